@@ -1,0 +1,134 @@
+"""Build ``gemm_bf16`` and ``gemm_bf16_test`` from the kernel tables of aiconfigurator-core 0.12.0.
+
+Needs the optional extra ``recipes``. Run from the repository root::
+
+    python data/recipes/gemm_bf16.py            # write the tables and the sha256 in their cards
+    python data/recipes/gemm_bf16.py --check    # compare with the stored tables, change nothing
+
+The subset is chosen by the SHA-256 of each cell's label, not by a random number generator, so the
+same bytes come out under every version of every library. Cells are stratified by SKU and by
+``floor(log2 M)``. In each stratum the training table takes `COMMON` cells by a hash without the
+SKU (the same cells on every SKU that measured them: they tell what SKUs share) and `OWN` cells by
+a hash with it; the test table takes `TEST` other cells by another hash. Within a stratum only
+cells that the largest number of builds measured are eligible, one build per framework.
+"""
+
+import argparse
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+COMMON, OWN, TEST = 3, 4, 20  # cells per SKU and stratum
+SMALLEST = 128  # of N and of K
+VERSION = "0.12.0"
+TARGET = Path(__file__).resolve().parents[1] / "measurements"
+COLUMNS = ["sku", "backend", "version", "M", "N", "K", "op_time"]
+CELL = ["M", "N", "K"]
+BUILDS = {  # folder of the package -> SKU; one build per framework (H100 has an older sglang too)
+    "a100_sxm": ("A100-80GB-SXM", {"sglang": "0.5.10", "trtllm": "1.0.0", "vllm": "0.14.0"}),
+    "h100_sxm": ("H100-80GB-SXM", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
+    "h200_sxm": ("H200-141GB-SXM", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
+    "l40s": ("L40S-48GB-PCIe", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
+    "b200_sxm": ("B200-180GB-SXM", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
+    "b300_sxm": ("B300-288GB-SXM", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
+    "gb200": ("GB200-186GB-SXM", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
+    "gb300": ("GB300-288GB-SXM", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
+    "rtx_pro_6000_server": (
+        "RTX-PRO-6000-96GB-PCIe",
+        {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"},
+    ),
+}
+
+
+def tables() -> Path:
+    """Folder of the package's measurements; the package itself is not imported."""
+    spec = importlib.util.find_spec("aiconfigurator_core")
+    found = spec and importlib.metadata.version("aiconfigurator-core")
+    if not spec or not spec.submodule_search_locations or found != VERSION:
+        sys.exit(f"needs aiconfigurator-core {VERSION}, found {found}: pip install '.[recipes]'")
+    return Path(spec.submodule_search_locations[0]) / "systems" / "data"
+
+
+def measured(folder: Path, sku: str, versions: dict[str, str]) -> pd.DataFrame:
+    """All bf16 rows of one SKU, milliseconds turned into seconds."""
+    parts = []
+    for backend, version in versions.items():
+        rows = pd.read_parquet(folder / "gemm" / backend / version / "gemm_perf.parquet")
+        rows = rows[rows["gemm_dtype"] == "bfloat16"]
+        rows = rows.rename(columns={"m": "M", "n": "N", "k": "K"})
+        rows = rows[(rows["N"] >= SMALLEST) & (rows["K"] >= SMALLEST)]
+        parts.append(
+            rows.assign(sku=sku, backend=backend, version=version, op_time=rows["latency"] / 1e3)
+        )
+    return pd.concat(parts, ignore_index=True)[COLUMNS]
+
+
+def order(cells: pd.DataFrame, salt: str) -> pd.DataFrame:
+    """Cells in the order of the SHA-256 of ``salt|M|N|K``."""
+    key = [
+        hashlib.sha256(f"{salt}|{m}|{n}|{k}".encode()).hexdigest()
+        for m, n, k in cells[CELL].itertuples(index=False)
+    ]
+    return cells.assign(key=key).sort_values("key")[CELL]
+
+
+def choose(rows: pd.DataFrame, sku: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Training and test cells of one SKU."""
+    builds = rows.groupby(CELL).size().rename("builds").reset_index()
+    builds["stratum"] = builds["M"].map(lambda m: int(m).bit_length())
+    train, test = [], []
+    for _, cells in builds.groupby("stratum"):
+        cells = cells[cells["builds"] == cells["builds"].max()]
+        common = order(cells, "common").head(COMMON)
+        rest = pd.concat([cells[CELL], common]).drop_duplicates(keep=False)
+        own = order(rest, f"train|{sku}").head(OWN)
+        rest = pd.concat([rest, own]).drop_duplicates(keep=False)
+        train += [common, own]
+        test.append(order(rest, f"test|{sku}").head(TEST))
+    return pd.concat(train), pd.concat(test)
+
+
+def build() -> dict[str, bytes]:
+    """Both tables as the bytes of their CSV files."""
+    chosen: dict[str, list[pd.DataFrame]] = {"gemm_bf16": [], "gemm_bf16_test": []}
+    for folder, (sku, versions) in BUILDS.items():
+        rows = measured(tables() / folder, sku, versions)
+        for name, cells in zip(chosen, choose(rows, sku), strict=True):
+            chosen[name].append(rows.merge(cells, on=CELL).sort_values([*CELL, "backend"]))
+    return {
+        name: pd.concat(parts)
+        .to_csv(index=False, float_format="%.7g", lineterminator="\n")
+        .encode()
+        for name, parts in chosen.items()
+    }
+
+
+def main() -> int:
+    """Write the tables, or compare them with what is stored."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare only, write nothing")
+    check = parser.parse_args().check
+    failed = 0
+    for name, content in build().items():
+        card_path = TARGET / f"{name}.json"
+        card = json.loads(card_path.read_text())
+        digest = hashlib.sha256(content).hexdigest()
+        rows = content.count(b"\n") - 1
+        if check:
+            same = digest == card["sha256"]
+            failed += not same
+            print(f"{name}: {rows} rows, {'identical' if same else 'DIFFERS'}")
+            continue
+        (TARGET / f"{name}.csv").write_bytes(content)
+        card_path.write_text(json.dumps(card | {"rows": rows, "sha256": digest}, indent=2) + "\n")
+        print(f"{name}: {rows} rows, {len(content)} bytes, sha256 {digest}")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""Time of one dense GEMM kernel: what is known of it beforehand, and the law of its factors.
+
+`gemm_terms` computes from the shape, the datasheet and the regime all that has no parameter in it,
+once. `gemm_time` and `ceiling_time` are the laws: elementwise, the same lines for a PyMC model and
+for posterior draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from m2bayes._math import exp, maximum, smooth_maximum
+from m2bayes.mechanism.clock import power_load, power_roof
+from m2bayes.mechanism.memory import CACHE_PORT, memory_time, replay_copies, warm_share
+from m2bayes.mechanism.roofline import (
+    activation_traffic,
+    gemm_flops,
+    roofline_time,
+    weight_traffic,
+)
+from m2bayes.mechanism.wave import eta_wave, grid_share, tile_choice
+
+REGIMES = ("served", "benchmark")
+WAVE_SHARE = 0.78  # of the last partial wave's loss that remains
+TILE_COST = 0.43  # issue cost of small tiles, per unit of 64 / edge
+ROOF_SHARPNESS = 1.9  # how sharply the issue and power roofs meet
+CHAIN_LENGTH = 2500.0  # K at which 63 % of the memory latency shows
+KERNELS = 12.0  # timed and warm-up replays in one benchmark run
+
+
+def gemm_terms(
+    cells: xr.Dataset, sheets: xr.Dataset, *, regime: str, backend: Any = "any"
+) -> xr.Dataset:
+    """Everything in the GEMM law that has no parameter in it.
+
+    Parameters
+    ----------
+    cells : Dataset
+        ``M``, ``N``, ``K`` [1] with any dims.
+    sheets : Dataset
+        Datasheet numbers for one dtype, dims (sku,) or gathered to the dims of `cells`.
+    regime : {"served", "benchmark"}
+        Served: cold weights, settled clock. Benchmark: weight copies replayed as the collector
+        of the kernel tables does, a short burst, vLLM's weights left uninitialised.
+    backend : str or array_like of str
+        Whose recipe the benchmark regime replays: ``sglang``, ``vllm``, ``trtllm`` or ``any``
+        (six copies, initialised weights). Without effect when served.
+
+    Returns
+    -------
+    Dataset, dims broadcast from `cells` and `sheets`
+        ``ideal_compute`` [s], ``grid_cost``, ``tile_cost``, ``passes`` [1], ``cold_traffic``,
+        ``warm_traffic`` [byte], ``peak_bandwidth``, ``cache_port`` [byte/s], ``chain`` [s],
+        ``load``, ``blank_weights`` [1], ``power_per_rate`` [J/FLOP], ``tensor_width`` [FLOP/clock].
+
+    Raises
+    ------
+    ValueError
+        For a regime other than the two.
+    """
+    if regime not in REGIMES:
+        raise ValueError(f"regime must be one of {', '.join(REGIMES)}, not {regime!r}")
+    M, N, K = (cells[v].astype(float) for v in ("M", "N", "K"))
+    rate, bandwidth = sheets["peak_flop_rate"], sheets["peak_bandwidth"]
+    terms = _issue_terms(M, N, K, rate, sheets["sm_count"])
+    weight, activation = weight_traffic(N, K), activation_traffic(M, N, K)
+    backend = xr.DataArray(backend) if isinstance(backend, str) else backend
+    if regime == "served":
+        cold, warm = weight, activation * warm_share(activation, sheets["l2"])
+        terms["cold_traffic"] = cold + activation - warm
+        terms["load"] = xr.ones_like(rate)
+        terms["blank_weights"] = xr.zeros_like(rate)
+    else:
+        copies = xr.where(
+            backend == "trtllm",
+            replay_copies(weight, sheets["l2"], fixed=False),
+            replay_copies(weight, sheets["l2"], fixed=True),
+        )
+        share = warm_share(copies * weight + activation, sheets["l2"])
+        warm = share * (weight + activation)
+        terms["cold_traffic"] = (1 - share) * (weight + activation)
+        slowest = np.maximum(terms["ideal_compute"], (weight + activation) / bandwidth)
+        terms["load"] = power_load(KERNELS * copies * slowest)
+        terms["blank_weights"] = (backend == "vllm").astype(float)
+    return xr.Dataset(
+        {
+            **terms,
+            "warm_traffic": warm,
+            "peak_bandwidth": bandwidth,
+            "cache_port": sheets["sm_count"] * sheets["boost_clock"] * CACHE_PORT,
+            "chain": (1 - np.exp(-K / CHAIN_LENGTH)) / sheets["boost_clock"],
+            "power_per_rate": sheets["power_limit"] / rate,
+            "tensor_width": sheets["tensor_flop_per_clock"],
+        },
+    ).drop_vars("dtype", errors="ignore")
+
+
+def _issue_terms(M: Any, N: Any, K: Any, rate: Any, sm_count: Any) -> dict[str, xr.DataArray]:
+    """Ideal compute time and what tile, split-K and wave add to it."""
+    tile_m, tile_n, split = xr.apply_ufunc(
+        tile_choice, M, N, K, sm_count, output_core_dims=[[], [], []]
+    )
+    tile = {"tile_m": tile_m, "tile_n": tile_n, "sm_count": sm_count, "split": split}
+    return {
+        "ideal_compute": gemm_flops(M, N, K) / rate,
+        "grid_cost": WAVE_SHARE / eta_wave(M, N, **tile)
+        + (1 - WAVE_SHARE) / grid_share(M, N, **tile),
+        "tile_cost": 1 + TILE_COST * (64 / tile_m + 64 / tile_n - 0.75),
+        "passes": split / K,
+    }
+
+
+def gemm_branches(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> tuple[Any, Any]:
+    """Compute and memory time [s] of a GEMM, dims broadcast; see `gemm_time`."""
+    issue = (
+        terms["ideal_compute"]
+        * terms["grid_cost"]
+        * terms["tile_cost"]
+        * (1 + factors["prologue"] * terms["passes"])
+        / factors["eta_issue"]
+    )
+    roof = power_roof(
+        factors["clock_burst"],
+        factors["droop"],
+        terms["load"],
+        power_slope=factors["power_slope"],
+        width_slope=factors["width_slope"],
+        power_per_rate=terms["power_per_rate"],
+        tensor_width=terms["tensor_width"],
+    ) * exp(factors["blank_gain"] * terms["blank_weights"])
+    compute = smooth_maximum(issue, terms["ideal_compute"] / roof, ROOF_SHARPNESS)
+    memory = (
+        memory_time(
+            terms["cold_traffic"],
+            terms["warm_traffic"],
+            hbm_rate=terms["peak_bandwidth"] * factors["eta_memory"],
+            cache_rate=terms["cache_port"] * factors["eta_cache"],
+        )
+        + factors["memory_latency"] * terms["chain"]
+    )
+    return compute, memory
+
+
+def gemm_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
+    r"""Time [s] of one GEMM kernel from its factors, dims broadcast from `terms` and `factors`.
+
+    .. math::
+        t &= t_0 + (t_c^p + t_m^p)^{1/p} \\
+        t_c &= (t_{issue}^w + t_{power}^w)^{1/w}, \quad w = 1.9 \\
+        t_{issue} &= \frac{F}{P}\,\frac{1}{\eta_{cluster}\,\eta_{active}\,\eta_{duty}}, \quad
+        t_{power} = \frac{F}{P\,c} \\
+        t_m &= B_{cold}/R_{hbm} + B_{warm}/(R_{hbm} + R_{l2}) + \ell_m (1 - e^{-K/2500})
+
+    :math:`\eta_{cluster}` is the wave and tile term ``grid_cost``; :math:`\eta_{active}` the
+    K-prologue and small-tile cost; :math:`\eta_{duty}` is ``eta_issue``; the clock
+    :math:`f_{clk}` is the power roof :math:`c`; :math:`\eta_{mem}` with its latency is the
+    source's ramp with the weight size.
+
+    Parameters
+    ----------
+    terms : mapping
+        From `gemm_terms`.
+    factors : mapping
+        ``eta_issue``, ``clock_burst``, ``droop``, ``power_slope``, ``width_slope``,
+        ``blank_gain``, ``eta_memory``, ``eta_cache``, ``knee`` [1], ``prologue`` [elements of K],
+        ``memory_latency`` [clock], ``launch_time`` [s]; scalars or dims (..., sku).
+
+    Notes
+    -----
+    Fitted on bf16 tables with N and K from 128 to 65536 and M up to 32768.
+    """
+    compute, memory = gemm_branches(terms, factors)
+    return factors["launch_time"] + smooth_maximum(compute, memory, factors["knee"])
+
+
+def ceiling_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
+    """Time [s] under one compute ceiling and one share of bandwidth, dims broadcast.
+
+    The model that m2 replaces: ``max(F / (P·ceiling), B / (W·eta_memory))`` with ``ceiling`` and
+    ``eta_memory`` [1] in `factors`, blind to waves, clock, latency and cache.
+    """
+    return roofline_time(
+        terms["ideal_compute"],
+        terms["cold_traffic"] + terms["warm_traffic"],
+        peak_flop_rate=1.0,
+        peak_bandwidth=terms["peak_bandwidth"],
+        eta_compute=factors["ceiling"],
+        eta_memory=factors["eta_memory"],
+    )
+
+
+def memory_share(compute: Any, memory: Any, knee: Any) -> Any:
+    """How memory-bound a kernel is [1]: 0 in the compute branch, 1 in the memory branch.
+
+    >>> float(memory_share(1.0, 1.0, 2.0))
+    0.5
+    """
+    larger = maximum(compute, memory)
+    a, b = (compute / larger) ** knee, (memory / larger) ** knee
+    return b / (a + b)
+
+
+LAWS = {"gemm_time": gemm_time, "ceiling_time": ceiling_time}
