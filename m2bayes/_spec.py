@@ -1,0 +1,159 @@
+"""One engine step or kernel: which sizes each kind has, and what is wrong with others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, ClassVar, NoReturn
+
+from m2bayes.errors import UnknownNameError, WorkloadError
+
+_BATCH, _TOKENS, _SIDE = (1, 10**6), (1, 10**8), (1, 10**7)
+# kind: an example, and for each key the smallest and largest number; 0 may be left out
+_FORMS: dict[str, tuple[str, dict[str, tuple[int, int]]]] = {
+    "decode": ("decode:batch=64,context=2048", {"batch": _BATCH, "context": _TOKENS}),
+    "prefill": ("prefill:tokens=4096", {"tokens": _TOKENS, "context": (0, 10**8)}),
+    "mixed": (
+        "mixed:prefill=512,batch=64,context=2048",
+        {"prefill": _TOKENS, "batch": _BATCH, "context": _TOKENS},
+    ),
+    "gemm": ("gemm:m=64,n=6144,k=4096", {"m": _SIDE, "n": _SIDE, "k": _SIDE}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The batch of one engine step; the sizes that `kind` has no use for are 0.
+
+    Parameters
+    ----------
+    kind : {"decode", "prefill", "mixed"}
+        What the step does.
+    batch : int
+        Sequences that decode one token each [token].
+    context : int
+        Tokens already cached: per decoding sequence, or before a prefill [token].
+    tokens, prefill : int
+        New prompt tokens of a prefill step, and of a mixed step [token].
+
+    Raises
+    ------
+    WorkloadError
+        If a size is missing, foreign to the kind, or no whole number in range.
+
+    Examples
+    --------
+    >>> step = Step("mixed", prefill=512, batch=64, context=2048)
+    >>> step.label, step.new_tokens, step.cached_tokens
+    ('mixed:prefill=512,batch=64,context=2048', 576, 131072)
+    """
+
+    kind: str
+    batch: int = 0
+    context: int = 0
+    tokens: int = 0
+    prefill: int = 0
+
+    def __post_init__(self) -> None:
+        where = f"a step of kind {self.kind!r}"
+        given = {k: getattr(self, k) for k in ("batch", "context", "tokens", "prefill")}
+        if self.kind == Kernel.kind:
+            fail(where, "a gemm is a Kernel, not a Step")
+        _sizes(self.kind, {k: v for k, v in given.items() if v is not None and v != 0}, where)
+
+    @property
+    def label(self) -> str:
+        """The canonical SPEC, which parses back to this step."""
+        return _label(self.kind, self)
+
+    @property
+    def new_tokens(self) -> int:
+        """Rows M of every projection in this step [token]."""
+        return self.batch + self.tokens + self.prefill
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens in the KV cache before the step [token]."""
+        return self.context * max(self.batch, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One matrix product on one GPU: (m, k) activations times (k, n) weights [1].
+
+    Raises
+    ------
+    WorkloadError
+        If a side is no whole number in range.
+
+    Examples
+    --------
+    >>> Kernel(m=64, n=6144, k=4096).label
+    'gemm:m=64,n=6144,k=4096'
+    """
+
+    kind: ClassVar[str] = "gemm"
+    m: int
+    n: int
+    k: int
+
+    def __post_init__(self) -> None:
+        _sizes("gemm", {"m": self.m, "n": self.n, "k": self.k}, "a gemm kernel")
+
+    @property
+    def label(self) -> str:
+        """The canonical SPEC, which parses back to this kernel."""
+        return _label("gemm", self)
+
+
+def build(kind: str, given: Mapping[str, Any], where: str) -> Step | Kernel:
+    """Return the step or kernel of this kind with these sizes [token], of a gemm [1]."""
+    sizes = _sizes(kind, given, where)
+    return Kernel(**sizes) if kind == "gemm" else Step(kind, **sizes)
+
+
+def _sizes(kind: str, given: Mapping[str, Any], where: str) -> dict[str, int]:
+    example, keys = form_of(kind, where)
+    for key in given:
+        if key not in keys:
+            fail(where, str(UnknownNameError("key", key, keys)), example)
+    sizes = {key: _whole(value, key, keys[key], where, example) for key, value in given.items()}
+    missing = [key for key, (low, _) in keys.items() if low and key not in sizes]
+    if missing:
+        fail(where, f"{missing[0]} is missing", example)
+    return sizes
+
+
+def form_of(kind: str, where: str) -> tuple[str, dict[str, tuple[int, int]]]:
+    """Return an example of this kind, and the bounds of its keys [token], of a gemm [1]."""
+    kind = str(kind)
+    if kind == "attention":
+        fail(where, "attention kernels are not modelled yet", _FORMS["gemm"][0])
+    if kind not in _FORMS:
+        unknown = UnknownNameError("workload kind", kind, _FORMS) if kind else "a kind is missing"
+        fail(where, str(unknown))
+    return _FORMS[kind]
+
+
+def _whole(value: Any, key: str, bounds: tuple[int, int], where: str, example: str) -> int:
+    low, high = bounds
+    text = value.strip() if isinstance(value, str) else ""
+    if text.isascii() and text.isdigit():
+        value = int(text) if len(text) < 20 else high + 1
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or int(value) < low:
+        fail(where, f"{key} must be a whole number of at least {low}", example)
+    if int(value) > high:
+        fail(where, f"{key} must be at most {high:,}", example)
+    return int(value)
+
+
+def _label(kind: str, workload: object) -> str:
+    sizes = {key: getattr(workload, key) for key in _FORMS[kind][1]}
+    return f"{kind}:" + ",".join(f"{key}={n}" for key, n in sizes.items() if n)
+
+
+def fail(where: str, what: str, example: str = _FORMS["decode"][0]) -> NoReturn:
+    """Raise WorkloadError: the place, what is wrong, and how it is written."""
+    raise WorkloadError(f"{where}: {what}; give for instance {example}")
