@@ -1,4 +1,4 @@
-"""The two building blocks of every model: a pooled factor, and the likelihood of replicated cells."""
+"""What every model is made of: pooled factors, and the likelihood of repeated runs of a cell."""
 
 from __future__ import annotations
 
@@ -7,76 +7,147 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import xarray as xr
+
+from m2bayes.mechanism.gemm import gemm_terms
 
 TAIL = 4.0  # degrees of freedom of the Student-t errors
+SPREAD = 0.3  # log-normal width of the prior of every spread
 
 
-def pooled(
-    name: str,
-    mean: tuple[float, float],
-    *,
-    architecture: float | None = None,
-    sku: float | None = None,
-    at: np.ndarray | None = None,
-    centred: bool = False,
-    spread: float = 0.3,
-) -> Any:
-    """One factor on the log scale [1], pooled population → architecture → SKU.
-
-    Registers ``<name>_mean``; with `architecture` also ``<name>_architecture`` and its ``_sd``;
-    with `sku` also ``<name>_sku_sd``; and ``<name>`` itself by the finest level. Those names are
-    what `m2bayes.predictive.with_skus` reads to draw the factor of a SKU that nobody measured.
+class Frame:
+    """The labels of one fit, and the way from a SKU's factor to the rows of its cells.
 
     Parameters
     ----------
-    name : str
-        ``log_`` and the factor's name.
-    mean : tuple of float
-        Centre and standard deviation of the population's normal prior [1].
-    architecture, sku : float, optional
-        Median spread between architectures, and between SKUs of one architecture [1]; the
-        spread itself has a log-normal prior of width `spread`.
-    at : array of int, dims (sku,)
-        Position of each SKU's architecture.
-    centred : bool
-        Sample the SKU's value itself rather than its standardised offset: for data-rich factors.
+    data : Dataset, dims (cell, run)
+        Cells from `m2bayes.measurements.runs_by_cell`.
+    datasheets : Dataset, dims (sku,)
+        One row a SKU that the posterior shall hold.
 
-    Returns
-    -------
-    TensorVariable, dims (sku,), (architecture,) or ()
-        The factor on the log scale.
+    Raises
+    ------
+    KeyError
+        For a SKU in `data` without a datasheet: PyMC itself would not notice.
     """
-    level = pm.Normal(f"{name}_mean", *mean)
-    if architecture is not None:
-        sd = pm.LogNormal(f"{name}_architecture_sd", np.log(architecture), spread)
-        offset = pm.Normal(f"{name}_architecture_offset", 0, 1, dims="architecture")
-        deviation = sd * offset
-        level = level + deviation
-        level = pm.Deterministic(f"{name}_architecture", level, dims="architecture")
-    if sku is None:
-        return level if architecture is None else pm.Deterministic(name, level, dims="architecture")
-    if architecture is not None:
-        level = level[at]
-    sd = pm.LogNormal(f"{name}_sku_sd", np.log(sku), spread)
-    if centred:
-        return pm.Normal(name, level, sd, dims="sku")
-    offset = pm.Normal(f"{name}_sku_offset", 0, 1, dims="sku")
-    return pm.Deterministic(name, level + sd * offset, dims="sku")
+
+    def __init__(self, data: xr.Dataset, datasheets: xr.Dataset) -> None:
+        skus = datasheets.indexes["sku"]
+        families, at = np.unique(datasheets["architecture"].values, return_inverse=True)
+        backends = np.unique(data["backend"].values[data["backend"].values != ""])
+        self.data, self.sheet = data, datasheets.sel(sku=data["sku"])
+        self.at = at  # architecture of each SKU
+        self.here = np.array([skus.get_loc(name) for name in data["sku"].values])
+        place = {name: i for i, name in enumerate(backends)} | {"": 0}
+        self.build = np.vectorize(place.__getitem__)(data["backend"].values)
+        self.coords = {
+            "sku": skus.values,
+            "architecture": families,
+            "backend": backends,
+            "cell": data["cell"].values,
+        }
+
+    def terms(self) -> dict[str, Any]:
+        """Constants of the law as model data, dims (cell, run) or (cell, 1)."""
+        terms = gemm_terms(
+            self.data, self.sheet, regime="benchmark", backend=self.data["backend"]
+        )
+        out = {}
+        for name, term in terms.data_vars.items():
+            full = term.broadcast_like(self.data["M"]).transpose("cell", ...).values
+            held = pm.Data(str(name), full)
+            out[str(name)] = held if held.ndim == 2 else held[:, None]
+        return out
+
+    def rows(self, value: Any) -> Any:
+        """Gather a factor by SKU to its cells, dims (cell, 1); a shared one is returned as it is."""
+        return value if value.ndim == 0 else value[self.here][:, None]
+
+    def pooled(
+        self,
+        name: str,
+        mean: tuple[float, float],
+        *,
+        architecture: float | None = None,
+        sku: float | None = None,
+        centred: bool = False,
+    ) -> Any:
+        """One factor on the log scale [1], pooled population → architecture → SKU.
+
+        Registers ``<name>_mean``; with `architecture` also ``<name>_architecture`` and its
+        ``_sd``; with `sku` also ``<name>`` and ``<name>_sku_sd``: the names by which
+        `m2bayes.predictive.with_skus` draws the factor of a SKU that nobody measured.
+
+        Parameters
+        ----------
+        name : str
+            ``log_`` and the factor's name.
+        mean : tuple of float
+            Centre and standard deviation of the population's normal prior [1].
+        architecture, sku : float, optional
+            Median spread between architectures, and between SKUs of one architecture [1]; the
+            spread itself has a log-normal prior of width `SPREAD`.
+        centred : bool
+            Sample a SKU's value itself, not its standardised offset: for data-rich factors.
+
+        Returns
+        -------
+        TensorVariable, dims (sku,) or ()
+            The factor on the log scale.
+        """
+        level = pm.Normal(f"{name}_mean", *mean)
+        if architecture is not None:
+            sd = pm.LogNormal(f"{name}_architecture_sd", np.log(architecture), SPREAD)
+            offset = pm.Normal(f"{name}_architecture_offset", 0, 1, dims="architecture")
+            level = level + sd * offset
+            level = pm.Deterministic(f"{name}_architecture", level, dims="architecture")[self.at]
+        if sku is None:
+            return level
+        sd = pm.LogNormal(f"{name}_sku_sd", np.log(sku), SPREAD)
+        if centred:
+            return pm.Normal(name, level, sd, dims="sku")
+        offset = pm.Normal(f"{name}_sku_offset", 0, 1, dims="sku")
+        return pm.Deterministic(name, level + sd * offset, dims="sku")
+
+    def observe(self, time: Any) -> None:
+        """Likelihood of the measured runs [log s], given their modelled `time` [s], dims (cell, run).
+
+        Adds the build effect of each SKU and backend, the spread of the discrepancy between
+        shapes and that of a run, and the observed ``log_time``.
+        """
+        spread = pm.LogNormal("build_sd", np.log(0.03), 0.5)
+        offset = pm.Normal("build_offset", 0, 1, dims=("sku", "backend"))
+        effect = pm.Deterministic("build_effect", spread * offset, dims=("sku", "backend"))
+        sigma_cell = pt.exp(self.pooled("log_sigma_cell", (np.log(0.06), 0.4), sku=0.3))
+        sigma_run = pt.exp(self.pooled("log_sigma_run", (np.log(0.03), 0.4), sku=0.3))
+        observed = self.data["op_time"].values
+        present = np.isfinite(observed)
+        pm.CustomDist(
+            "log_time",
+            pt.log(time) + effect[self.here[:, None], self.build],
+            pm.Data("present", present.astype(float)),
+            sigma_cell[self.here],
+            sigma_run[self.here],
+            logp=cell_logp,
+            random=cell_random,
+            signature="(c,r),(c,r),(c),(c)->(c,r)",
+            observed=np.log(np.where(present, observed, 1.0)),
+        )
 
 
 def cell_logp(
     value: Any, mu: Any, present: Any, sigma_cell: Any, sigma_run: Any
 ) -> Any:
-    r"""Log density of the builds of each cell [1], dims (cell,).
+    r"""Log density of the runs of each cell [1], dims (cell,).
 
-    The builds of one cell share the discrepancy of its shape and differ by run noise; both are
+    The runs of one cell share the discrepancy of its shape and differ by run noise; both are
     scaled by one heavy-tailed factor, so a cell is multivariate Student-t with 4 degrees of freedom
     and covariance :math:`\sigma_{cell}^2 J + \sigma_{run}^2 I`, in closed form.
 
     Parameters
     ----------
-    value, mu, present : tensor, dims (cell, backend)
-        Log time, its location, and 1 where a build measured the cell, else 0 [1].
+    value, mu, present : tensor, dims (cell, run)
+        Log time, its location, and 1 where a run measured the cell, else 0 [1].
     sigma_cell, sigma_run : tensor, dims (cell,)
         Scale of the discrepancy and of a run [1].
     """
@@ -98,7 +169,7 @@ def cell_logp(
 def cell_random(
     mu: Any, present: Any, sigma_cell: Any, sigma_run: Any, rng: Any = None, size: Any = None
 ) -> Any:
-    """Draw the builds of each cell [1], dims (cell, backend); absent builds come out as 0."""
+    """Draw the runs of each cell [1], dims (cell, run); absent runs come out as 0."""
     shape = size if size is not None else mu.shape
     scale = 1 / np.sqrt(rng.chisquare(TAIL, size=shape[:-1]) / TAIL)
     shared = (sigma_cell * scale * rng.standard_normal(shape[:-1]))[..., None]

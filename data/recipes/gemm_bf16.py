@@ -35,9 +35,9 @@ BUILDS = {  # folder of the package -> SKU; one build per framework (H100 has an
     "h200_sxm": ("H200-141GB-SXM", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
     "l40s": ("L40S-48GB-PCIe", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
     "b200_sxm": ("B200-180GB-SXM", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
-    "b300_sxm": ("B300-288GB-SXM", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
+    "b300_sxm": ("B300-270GB-SXM", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
     "gb200": ("GB200-186GB-SXM", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
-    "gb300": ("GB300-288GB-SXM", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
+    "gb300": ("GB300-279GB-SXM", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
     "rtx_pro_6000_server": (
         "RTX-PRO-6000-96GB-PCIe",
         {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"},

@@ -149,7 +149,7 @@ def gemm_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     r"""Time [s] of one GEMM kernel from its factors, dims broadcast from `terms` and `factors`.
 
     .. math::
-        t &= t_0 + (t_c^p + t_m^p)^{1/p} \\
+        t &= t_0 + (t_c^p + t_m^p)^{1/p}, \quad p = 1 + \mathrm{knee} \\
         t_c &= (t_{issue}^w + t_{power}^w)^{1/w}, \quad w = 1.9 \\
         t_{issue} &= \frac{F}{P}\,\frac{1}{\eta_{cluster}\,\eta_{active}\,\eta_{duty}}, \quad
         t_{power} = \frac{F}{P\,c} \\
@@ -166,7 +166,7 @@ def gemm_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
         From `gemm_terms`.
     factors : mapping
         ``eta_issue``, ``clock_burst``, ``droop``, ``power_slope``, ``width_slope``,
-        ``blank_gain``, ``eta_memory``, ``eta_cache``, ``knee`` [1], ``prologue`` [elements of K],
+        ``blank_gain``, ``eta_memory``, ``eta_cache``, ``knee`` (sharpness above 1) [1], ``prologue`` [elements of K],
         ``memory_latency`` [clock], ``launch_time`` [s]; scalars or dims (..., sku).
 
     Notes
@@ -174,7 +174,7 @@ def gemm_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     Fitted on bf16 tables with N and K from 128 to 65536 and M up to 32768.
     """
     compute, memory = gemm_branches(terms, factors)
-    return factors["launch_time"] + smooth_maximum(compute, memory, factors["knee"])
+    return factors["launch_time"] + smooth_maximum(compute, memory, 1 + factors["knee"])
 
 
 def ceiling_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:

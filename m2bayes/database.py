@@ -1,0 +1,384 @@
+"""Records of models, data and posteriors, and the only code that opens files of the database."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib.util
+import json
+import os
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import xarray as xr
+
+from m2bayes.datasheet import combine, datasheet
+from m2bayes.diagnostics import check
+from m2bayes.errors import DataError, DatasheetError, RecordError, UnknownNameError, WorkloadError
+from m2bayes.llm import LLM, llm_from_config
+from m2bayes.workload import Kernel, Step, read_workload_rows, read_workload_toml
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Record = TypeVar("Record")
+FOLDERS = {
+    "sku": "data/datasheets",
+    "LLM": "data/llms",
+    "model": "models",
+    "data set": "data/measurements",
+    "posterior": "posteriors",
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A probabilistic model: ``models/<name>.py`` beside this card."""
+
+    name: str
+    title: str
+    description: str
+    law: str
+    factors: list[dict[str, str]]
+    domain: str
+    references: list[str]
+
+
+@dataclass(frozen=True)
+class Data:
+    """A table of measurements in SI units, and where it comes from."""
+
+    name: str
+    title: str
+    description: str
+    source: str
+    licence: str
+    date: str
+    columns: dict[str, dict[str, str]]
+    recipe: str
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A model fitted to a data set: how, how well, and what the draws' file must hash to."""
+
+    name: str
+    model: str
+    data: dict[str, str]
+    datasheets: dict[str, str]
+    dtype: str
+    fingerprint: list[float]
+    inference: dict[str, Any]
+    checks: dict[str, float]
+    draws: dict[str, str]
+    versions: dict[str, str]
+    created: str
+
+
+def sha256(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+class Database:
+    """The folders ``models/``, ``data/`` and ``posteriors/``, read by name.
+
+    Parameters
+    ----------
+    root : path, optional
+        Folder that holds the three; by default the package's own.
+
+    Raises
+    ------
+    RecordError
+        If `root` lacks one of them.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
+        inside = Path(__file__).resolve().parent / "_database"
+        default = inside if inside.is_dir() else Path(__file__).resolve().parents[1]
+        self.root = Path(root) if root is not None else default
+        missing = [f for f in ("models", "data", "posteriors") if not (self.root / f).is_dir()]
+        if missing:
+            raise RecordError(f"{self.root}: no folder {', '.join(missing)}; not a database")
+
+    def _names(self, kind: str) -> list[str]:
+        return sorted(p.stem for p in (self.root / FOLDERS[kind]).glob("*.json"))
+
+    def _path(self, kind: str, name: str) -> Path:
+        """Card of a name, or of a path that ends in ``.json``."""
+        path = self.root / FOLDERS[kind] / f"{name}.json"
+        if name in self._names(kind):
+            return path
+        if name.endswith(".json") or os.sep in name:
+            if not Path(name).is_file():
+                raise RecordError(f"{kind} {name}: no such file")
+            return Path(name)
+        raise UnknownNameError(kind, name, self._names(kind))
+
+    def skus(self) -> list[str]:
+        """Names of the SKUs whose datasheets are here."""
+        return self._names("sku")
+
+    def llms(self) -> list[str]:
+        """Names of the LLMs whose shapes are here."""
+        return self._names("LLM")
+
+    def models(self) -> list[str]:
+        """Names of the models."""
+        return self._names("model")
+
+    def data(self) -> list[str]:
+        """Names of the data sets."""
+        return self._names("data set")
+
+    def posteriors(self) -> list[str]:
+        """Names of the stored posteriors."""
+        return self._names("posterior")
+
+    def sku_card(self, name: str) -> tuple[dict[str, Any], str]:
+        """Datasheet card by SKU name, alias (case does not matter) or path; and its origin."""
+        wanted = name.strip().lower()
+        if wanted.endswith(".json"):
+            card = read_json(Path(name), DatasheetError)
+            return card, name
+        aliases: dict[str, str] = {}
+        for known in self.skus():
+            card = read_json(self.root / FOLDERS["sku"] / f"{known}.json", DatasheetError)
+            if wanted in (known.lower(), *card["aliases"]):
+                return card, known
+            aliases |= dict.fromkeys((known, *card["aliases"]), known)
+        raise UnknownNameError("SKU", name, aliases)
+
+    def datasheets(self, names: Sequence[str], *, dtype: str = "bf16") -> xr.Dataset:
+        """Datasheets of several SKUs for one dtype, in the order given.
+
+        Parameters
+        ----------
+        names : sequence of str
+            SKU names, aliases or paths of datasheet files.
+        dtype : str
+            Whose peak rate and tensor width to take.
+
+        Returns
+        -------
+        Dataset, dims (sku,)
+            See `m2bayes.datasheet.datasheet` for variables and units.
+
+        Raises
+        ------
+        DatasheetError
+            For a card that is wrong, given twice, or without a rate for `dtype`.
+        """
+        cards = [self.sku_card(name) for name in names]
+        sheets = combine([datasheet(card, origin=origin) for card, origin in cards])
+        if dtype not in sheets.indexes["dtype"]:
+            raise UnknownNameError("dtype", dtype, [str(d) for d in sheets["dtype"].values])
+        sheets = sheets.sel(dtype=dtype)
+        for sku, rate in zip(sheets["sku"].values, sheets["peak_flop_rate"].values, strict=True):
+            if not rate > 0:
+                raise DatasheetError(f"{sku}: no peak_flop_rate for {dtype}; choose another dtype")
+        return sheets
+
+    def llm(self, name: str) -> LLM:
+        """LLM shape by name, alias or path of a ``config.json``.
+
+        Raises
+        ------
+        UnknownNameError, WorkloadError
+            If the name is unknown, or the configuration cannot be used.
+        """
+        if name.lower().endswith(".json") or os.sep in name:
+            path = Path(name)
+            title = path.stem if path.stem != "config" else path.resolve().parent.name
+            return llm_from_config(read_json(path, WorkloadError), name=title, origin=name)
+        aliases: dict[str, str] = {}
+        for known in self.llms():
+            card = read_json(self.root / FOLDERS["LLM"] / f"{known}.json", WorkloadError)
+            if name.lower() in (known, *card["aliases"]):
+                return llm_from_config(card["config"], name=known, origin=known)
+            aliases |= dict.fromkeys((known, *card["aliases"]), known)
+        raise UnknownNameError("LLM", name, aliases)
+
+    def model(self, name: str) -> Model:
+        """Card of a model."""
+        return _record(Model, self._path("model", name))
+
+    def builder(self, name: str) -> Callable[[xr.Dataset, xr.Dataset], Any]:
+        """Return the function ``build(data, datasheets)`` of a model; importing it imports PyMC."""
+        path = self._path("model", name).with_suffix(".py")
+        spec = importlib.util.spec_from_file_location(f"m2bayes_models_{name}", path)
+        if spec is None or spec.loader is None or not path.is_file():
+            raise RecordError(f"model {name}: no {path.name} beside its card")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.build
+
+    def data_record(self, name: str) -> Data:
+        """Card of a data set."""
+        return _record(Data, self._path("data set", name))
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Measurements by data set name, or path of a CSV; a stored table must match its hash.
+
+        Raises
+        ------
+        DataError, RecordError
+            If the file cannot be read as a table, or a stored one was changed.
+        """
+        import pandas as pd
+
+        stored = name in self.data()
+        path = self.root / FOLDERS["data set"] / f"{name}.csv" if stored else Path(name)
+        if not stored and not path.is_file():
+            if path.suffix:
+                raise DataError(f"{name}: no such file; known data sets: {', '.join(self.data())}")
+            raise UnknownNameError("data set", name, self.data())
+        if stored and sha256(path) != self.data_record(name).sha256:
+            raise RecordError(
+                f"data set {name}: {path.name} is not what its card says; "
+                f"rebuild it with {self.data_record(name).recipe}"
+            )
+        try:
+            return pd.read_csv(path)
+        except (ValueError, UnicodeDecodeError) as error:
+            reason = str(error).splitlines()[0]
+            raise DataError(f"{name}: not a CSV table: {reason}") from None
+
+    def posterior(self, name: str) -> Posterior:
+        """Record of a posterior by name, or by the path of its ``.json``."""
+        return _record(Posterior, self._path("posterior", name))
+
+    def draws(self, name: str) -> xr.Dataset:
+        """Draws of a posterior, verified: file hash, diagnostics, labels, finite values.
+
+        Parameters
+        ----------
+        name : str
+            Stored name, or path of a record whose draws lie beside it.
+
+        Returns
+        -------
+        Dataset, dims (chain, draw, sku, architecture, backend)
+            Units and links of the factors stand in the model's card; attributes ``name``,
+            ``law``, ``factors`` (JSON), ``dtype`` and ``domain`` tell what they are.
+
+        Raises
+        ------
+        RecordError, ConvergenceError
+            If a file is damaged or changed, or the diagnostics fail.
+        """
+        record, path = self.posterior(name), self._path("posterior", name)
+        check(record.checks, name=record.name)
+        file = path.parent / record.draws["file"]
+        if not file.is_file():
+            raise RecordError(f"posterior {record.name}: {file.name} is missing beside its record")
+        if sha256(file) != record.draws["sha256"]:
+            raise RecordError(
+                f"posterior {record.name}: {file.name} was changed or cut off (its SHA-256 is not "
+                f"the recorded one); restore it or fit again with m2bayes fit"
+            )
+        with xr.open_dataset(file, engine="h5netcdf") as stored:
+            draws = stored.load()
+        model = self.model(record.model)
+        facts = {"name": record.name, "law": model.law, "dtype": record.dtype}
+        draws.attrs = facts | {"factors": json.dumps(model.factors), "domain": model.domain}
+        return draws
+
+    def workloads(self, spec: str) -> list[Step | Kernel]:
+        """Workloads of a ``.csv`` or ``.toml`` file.
+
+        Raises
+        ------
+        WorkloadError
+            Names the file and line of the first that cannot be read.
+        """
+        path = Path(spec)
+        if not path.is_file():
+            raise WorkloadError(f"{spec}: no such file")
+        try:
+            if path.suffix.lower() == ".csv":
+                with path.open(newline="", encoding="utf-8") as handle:
+                    return read_workload_rows(csv.DictReader(handle), origin=spec)
+            with path.open("rb") as binary:
+                return read_workload_toml(tomllib.load(binary), origin=spec)
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError, csv.Error) as error:
+            raise WorkloadError(f"{spec}: cannot be read: {error}") from None
+
+
+def read_json(path: Path, error: type[Exception]) -> dict[str, Any]:
+    """JSON object of a file, or `error` with one line that says what is wrong with it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise error(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as fault:
+        raise error(f"{path}: cannot be read: {fault}") from None
+    except (json.JSONDecodeError, RecursionError) as fault:
+        raise error(f"{path}: not valid JSON: {fault}") from None
+    if not isinstance(content, dict):
+        raise error(f"{path}: expected a JSON object, found {type(content).__name__}")
+    return content
+
+
+def _record(kind: type[Record], path: Path) -> Record:
+    """Read a card into its dataclass; unknown or missing keys are an error."""
+    content = read_json(path, RecordError)
+    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    if set(content) != names:
+        wrong = ", ".join(sorted(set(content) ^ names))
+        raise RecordError(f"{path}: a {kind.__name__} card with missing or unknown keys: {wrong}")
+    return kind(**content)
+
+
+def store(record: Posterior, draws: xr.Dataset, folder: Path) -> Path:
+    """Write a posterior's draws and record into `folder`, each whole or not at all.
+
+    Parameters
+    ----------
+    record : Posterior
+        Its ``draws`` are filled in here.
+    draws : Dataset, dims (chain, draw, …)
+        From `m2bayes.posterior.kept`.
+    folder : Path
+        Made if it does not exist.
+
+    Returns
+    -------
+    Path
+        Of the record's ``.json``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{record.name}.nc"
+    part = file.with_suffix(".nc.part")
+    packed = {v: {"zlib": True, "complevel": 4, "shuffle": True} for v in draws.data_vars}
+    try:
+        draws.to_netcdf(part, engine="h5netcdf", encoding=packed)
+        content = asdict(record) | {"draws": {"file": file.name, "sha256": sha256(part)}}
+        target = folder / f"{record.name}.json"
+        target.with_suffix(".json.part").write_text(json.dumps(content, indent=2) + "\n")
+        part.replace(file)
+        target.with_suffix(".json.part").replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
+def digest(card: dict[str, Any]) -> str:
+    """SHA-256 of a datasheet card's facts: their numbers and units, not their wording."""
+
+    def numbers(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return None
+        if "value" in node:
+            return [node["value"], node["unit"]]
+        return {k: numbers(v) for k, v in sorted(node.items())}
+
+    content = json.dumps([card["name"], card["architecture"], numbers(card["facts"])])
+    return hashlib.sha256(content.encode()).hexdigest()

@@ -1,0 +1,113 @@
+"""A tidy table of kernel times, checked at the door, and its cells as a Dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from m2bayes.errors import DataError, UnknownNameError
+
+COLUMNS = ("sku", "backend", "version", "M", "N", "K", "op_time")
+SIZES = ("M", "N", "K")
+FLOOR, CEILING = 1e-7, 1e3  # [s] no kernel launch is faster, no kernel in these tables slower
+
+
+def checked(table: pd.DataFrame, *, origin: str) -> pd.DataFrame:
+    """Return the GEMM measurements of `table`, or say what is wrong with the first bad row.
+
+    Parameters
+    ----------
+    table : DataFrame
+        One row a measurement: ``sku``, ``backend``, ``version`` (text), ``M``, ``N``, ``K``
+        (whole numbers) and ``op_time`` [s].
+    origin : str
+        Where the table comes from, for the message.
+
+    Returns
+    -------
+    DataFrame
+        The needed columns, sorted, so that row order never changes a result.
+
+    Raises
+    ------
+    DataError
+        Names the missing column, or the row and what its number should be.
+    """
+    missing = [c for c in COLUMNS if c not in table.columns]
+    if missing:
+        raise DataError(
+            f"{origin}: no column {', '.join(missing)}; needed are {', '.join(COLUMNS)}"
+        )
+    if table.empty:
+        raise DataError(f"{origin}: the table holds no row; give at least one measurement")
+    table = table[list(COLUMNS)].copy()
+    for name in (*SIZES, "op_time"):
+        number = pd.to_numeric(table[name], errors="coerce").astype(float)
+        _refuse(table, name, ~np.isfinite(number), origin, "a finite number")
+        table[name] = number
+    for name in SIZES:
+        _refuse(table, name, table[name] < 1, origin, "at least 1")
+        _refuse(table, name, table[name] % 1 != 0, origin, "a whole number")
+    _refuse(table, "op_time", table["op_time"] <= 0, origin, "a time above zero, in seconds")
+    absurd = (table["op_time"] < FLOOR) | (table["op_time"] > CEILING)
+    _refuse(table, "op_time", absurd, origin, f"between {FLOOR} and {CEILING} s; is the unit right?")
+    for name in ("sku", "backend", "version"):
+        _refuse(table, name, table[name].isna(), origin, "a name")
+        table[name] = table[name].astype(str)
+    return table.sort_values(list(COLUMNS), ignore_index=True)
+
+
+def _refuse(table: pd.DataFrame, name: str, bad: pd.Series, origin: str, wanted: str) -> None:
+    """Raise for the first row where `bad` holds."""
+    if bad.any():
+        at = int(np.flatnonzero(bad.to_numpy())[0])
+        given = table[name].iloc[at]
+        raise DataError(f"{origin}: row {at + 1}, column {name}: {given!s} is not {wanted}")
+
+
+def runs_by_cell(table: pd.DataFrame, *, skus: Sequence[str]) -> xr.Dataset:
+    """Cells of a checked table: one SKU and shape each, its repeated runs along ``run``.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `checked`.
+    skus : sequence of str
+        The SKUs whose datasheets are at hand.
+
+    Returns
+    -------
+    Dataset, dims (cell, run)
+        ``op_time`` [s], NaN where a cell has fewer runs; ``M``, ``N``, ``K`` (cell) [1];
+        coordinates ``sku`` (cell), ``backend`` (cell, run; empty where there is no run).
+
+    Raises
+    ------
+    UnknownNameError
+        For a SKU that is not among `skus`.
+    """
+    for name in table["sku"].unique():
+        if name not in skus:
+            raise UnknownNameError("SKU", name, skus)
+    cell = table.groupby(["sku", *SIZES], sort=True)
+    at, run = cell.ngroup().to_numpy(), cell.cumcount().to_numpy()
+    heads = table.drop_duplicates(["sku", *SIZES]).sort_values(["sku", *SIZES])
+    times = np.full((len(heads), run.max() + 1), np.nan)
+    backends = np.full(times.shape, "", dtype=object)
+    times[at, run] = table["op_time"]
+    backends[at, run] = table["backend"]
+    labels = [f"{s}/{m:.0f}x{n:.0f}x{k:.0f}" for s, m, n, k in heads[["sku", *SIZES]].to_numpy()]
+    return xr.Dataset(
+        {
+            "op_time": (("cell", "run"), times, {"units": "s"}),
+            **{v: ("cell", heads[v].to_numpy(), {"units": "1"}) for v in SIZES},
+        },
+        coords={
+            "cell": labels,
+            "sku": ("cell", heads["sku"].to_numpy().astype(str)),
+            "backend": (("cell", "run"), backends.astype(str)),
+        },
+    )

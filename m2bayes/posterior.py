@@ -1,0 +1,137 @@
+"""From a model and a data set to a posterior worth storing."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import platform
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from pathlib import Path
+
+import xarray as xr
+
+from m2bayes.database import Database, Posterior, digest
+from m2bayes.diagnostics import check, diagnostics, fingerprint
+from m2bayes.measurements import checked, runs_by_cell
+
+if TYPE_CHECKING:
+    import pymc as pm
+
+PACKAGES = ("pymc", "pytensor", "nutpie", "arviz", "xarray", "numpy", "m2bayes")
+
+
+def sample(
+    model: pm.Model,
+    *,
+    draws: int = 1000,
+    tune: int = 1000,
+    chains: int = 4,
+    seed: int = 0,
+    target_accept: float = 0.9,
+    progress: bool = False,
+) -> xr.DataTree:
+    """Sample a model with NUTS and return its draws.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        From a file in ``models/``.
+    draws, tune, chains, seed : int
+        Kept and discarded draws of each chain, chains, and seed [1]: the same numbers come out
+        for the same seed, versions and machine.
+    target_accept : float
+        Step-size target [1].
+    progress : bool
+        Show a progress bar on standard error.
+
+    Returns
+    -------
+    DataTree
+        Groups ``posterior`` and ``sample_stats``, dims (chain, draw, …).
+    """
+    import nutpie
+
+    compiled = nutpie.compile_pymc_model(model)
+    return nutpie.sample(
+        compiled,
+        draws=draws,
+        tune=tune,
+        chains=chains,
+        cores=min(chains, 2),
+        seed=seed,
+        target_accept=target_accept,
+        save_warmup=False,
+        progress_bar=progress,
+    )
+
+
+def kept(tree: xr.DataTree) -> xr.Dataset:
+    """Return the variables that prediction needs, in single precision: no offsets, no data."""
+    posterior = tree["posterior"].to_dataset()
+    kept = [str(v) for v in posterior.data_vars if not str(v).endswith("_offset")]
+    posterior = posterior[kept].astype("float32")
+    used = {d for v in posterior.data_vars.values() for d in v.dims}
+    posterior = posterior.drop_dims([d for d in posterior.dims if d not in used])
+    posterior.attrs = {}
+    return posterior
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that made a fit."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+
+
+def fit(
+    database: Database, model: str, data: str, *, dtype: str = "bf16", **settings: int | float | bool
+) -> tuple[Posterior, xr.Dataset]:
+    """Fit a model to a data set and return the record and draws of the posterior.
+
+    Parameters
+    ----------
+    database : Database
+        Where model, data set and datasheets are.
+    model, data : str
+        Name of a model; name of a data set or path of a CSV with the same columns.
+    dtype : str
+        Of the measured kernels.
+    **settings
+        Of `sample`: draws, tune, chains, seed [1], target_accept [1], progress.
+
+    Returns
+    -------
+    tuple of Posterior and Dataset, dims (chain, draw, sku, architecture, backend)
+        Ready for `m2bayes.database.store`.
+
+    Raises
+    ------
+    ConvergenceError
+        If the chains fail `m2bayes.diagnostics.check`.
+    """
+    card = database.model(model)
+    table = checked(database.table(data), origin=data)
+    skus = sorted(table["sku"].unique())
+    sheets = database.datasheets(skus, dtype=dtype)
+    cells = runs_by_cell(table, skus=skus)
+    built = database.builder(model)(cells, sheets)
+    tree = sample(built, **settings)  # type: ignore[arg-type]
+    stem = Path(data).stem if data not in database.data() else data
+    name = f"{stem}-{card.name}"
+    checks = diagnostics(tree)
+    check(checks, name=name)
+    content = hashlib.sha256(table.to_csv(index=False, float_format="%.7g").encode()).hexdigest()
+    record = Posterior(
+        name=name,
+        model=card.name,
+        data={"name": stem, "sha256": content},
+        datasheets={sku: digest(database.sku_card(sku)[0]) for sku in skus},
+        dtype=dtype,
+        fingerprint=fingerprint(built),
+        inference={"sampler": "nutpie NUTS", **settings},
+        checks=checks,
+        draws={},
+        versions=versions(),
+        created=datetime.datetime.now(datetime.UTC).date().isoformat(),
+    )
+    return record, kept(tree)
