@@ -28,7 +28,9 @@ def _dispatch(name: str) -> Callable[..., Any]:
         return getattr(_symbolic(*args) or np, name)(*args)
 
     function.__name__ = name
-    function.__doc__ = f"Elementwise ``{name}`` of floats, arrays or PyTensor variables; dims broadcast [1]."
+    function.__doc__ = (
+        f"Elementwise ``{name}`` of floats, arrays or PyTensor variables; dims broadcast [1]."
+    )
     return function
 
 

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
@@ -24,7 +24,6 @@ from m2bayes.workload import Kernel, Step, read_workload_rows, read_workload_tom
 if TYPE_CHECKING:
     import pandas as pd
 
-Record = TypeVar("Record")
 FOLDERS = {
     "sku": "data/datasheets",
     "LLM": "data/llms",
@@ -43,7 +42,7 @@ class Model:
     description: str
     law: str
     factors: list[dict[str, str]]
-    domain: str
+    domain: dict[str, list[Any]]
     references: list[str]
 
 
@@ -288,7 +287,8 @@ class Database:
             draws = stored.load()
         model = self.model(record.model)
         facts = {"name": record.name, "law": model.law, "dtype": record.dtype}
-        draws.attrs = facts | {"factors": json.dumps(model.factors), "domain": model.domain}
+        lists = {"factors": json.dumps(model.factors), "domain": json.dumps(model.domain)}
+        draws.attrs = facts | lists
         return draws
 
     def workloads(self, spec: str) -> list[Step | Kernel]:
@@ -327,7 +327,7 @@ def read_json(path: Path, error: type[Exception]) -> dict[str, Any]:
     return content
 
 
-def _record(kind: type[Record], path: Path) -> Record:
+def _record[Record](kind: type[Record], path: Path) -> Record:
     """Read a card into its dataclass; unknown or missing keys are an error."""
     content = read_json(path, RecordError)
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]

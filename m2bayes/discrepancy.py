@@ -70,11 +70,13 @@ def unit_fields(
 
 
 def run_noise(
-    labels: Sequence[str], *, sku: str, draws: int, runs: int, seed: int
+    labels: Sequence[str], *, sku: str, backend: str, draws: int, runs: int, seed: int
 ) -> np.ndarray:
-    """Standard normal noise of `runs` new runs [1], dims (run, draw, shape), by shape label."""
+    """Standard normal noise of `runs` new runs of a build [1], dims (run, draw, shape)."""
     noise = [
-        labelled_rng(seed, "run", sku, label).standard_normal((runs, draws), dtype=np.float32)
+        labelled_rng(seed, "run", sku, backend, label).standard_normal(
+            (runs, draws), dtype=np.float32
+        )
         for label in labels
     ]
     return np.stack(noise, axis=-1)

@@ -42,6 +42,10 @@ class ConvergenceError(RecordError):
         self.checks = checks or {}
 
 
+class InfeasibleError(M2BayesError, ValueError):
+    """No SKU can serve any of the workloads."""
+
+
 class UnknownNameError(M2BayesError, KeyError):
     """A name that nothing bears; the message lists the closest ones."""
 
@@ -49,6 +53,8 @@ class UnknownNameError(M2BayesError, KeyError):
         known = sorted(set(known))
         close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.4)
         folded = {k.lower(): k for k in known}
-        close = close or [folded[c] for c in difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.4)]
+        close = close or [
+            folded[c] for c in difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.4)
+        ]
         hint = f"did you mean {', '.join(close)}?" if close else f"known: {', '.join(known)}"
         super().__init__(f"unknown {kind} {name!r}; {hint}")

@@ -49,9 +49,7 @@ class Frame:
 
     def terms(self) -> dict[str, Any]:
         """Constants of the law as model data, dims (cell, run) or (cell, 1)."""
-        terms = gemm_terms(
-            self.data, self.sheet, regime="benchmark", backend=self.data["backend"]
-        )
+        terms = gemm_terms(self.data, self.sheet, regime="benchmark", backend=self.data["backend"])
         out = {}
         for name, term in terms.data_vars.items():
             full = term.broadcast_like(self.data["M"]).transpose("cell", ...).values
@@ -117,7 +115,8 @@ class Frame:
         """
         spread = pm.LogNormal("build_sd", np.log(0.03), 0.5)
         offset = pm.Normal("build_offset", 0, 1, dims=("sku", "backend"))
-        effect = pm.Deterministic("build_effect", spread * offset, dims=("sku", "backend"))
+        centred = offset - offset.mean(axis=1, keepdims=True)  # the level belongs to the factors
+        effect = pm.Deterministic("build_effect", spread * centred, dims=("sku", "backend"))
         sigma_cell = pt.exp(self.pooled("log_sigma_cell", (np.log(0.06), 0.4), sku=0.3))
         sigma_run = pt.exp(self.pooled("log_sigma_run", (np.log(0.03), 0.4), sku=0.3))
         observed = self.data["op_time"].values
@@ -135,9 +134,7 @@ class Frame:
         )
 
 
-def cell_logp(
-    value: Any, mu: Any, present: Any, sigma_cell: Any, sigma_run: Any
-) -> Any:
+def cell_logp(value: Any, mu: Any, present: Any, sigma_cell: Any, sigma_run: Any) -> Any:
     r"""Log density of the runs of each cell [1], dims (cell,).
 
     The runs of one cell share the discrepancy of its shape and differ by run noise; both are

@@ -46,14 +46,16 @@ def checked(table: pd.DataFrame, *, origin: str) -> pd.DataFrame:
     table = table[list(COLUMNS)].copy()
     for name in (*SIZES, "op_time"):
         number = pd.to_numeric(table[name], errors="coerce").astype(float)
-        _refuse(table, name, ~np.isfinite(number), origin, "a finite number")
+        _refuse(table, name, number.isna() | np.isinf(number), origin, "a finite number")
         table[name] = number
     for name in SIZES:
         _refuse(table, name, table[name] < 1, origin, "at least 1")
         _refuse(table, name, table[name] % 1 != 0, origin, "a whole number")
     _refuse(table, "op_time", table["op_time"] <= 0, origin, "a time above zero, in seconds")
-    absurd = (table["op_time"] < FLOOR) | (table["op_time"] > CEILING)
-    _refuse(table, "op_time", absurd, origin, f"between {FLOOR} and {CEILING} s; is the unit right?")
+    absurd = ~table["op_time"].between(FLOOR, CEILING)
+    _refuse(
+        table, "op_time", absurd, origin, f"between {FLOOR} and {CEILING} s; is the unit right?"
+    )
     for name in ("sku", "backend", "version"):
         _refuse(table, name, table[name].isna(), origin, "a name")
         table[name] = table[name].astype(str)

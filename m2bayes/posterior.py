@@ -6,9 +6,8 @@ import datetime
 import hashlib
 import platform
 from importlib.metadata import version
-from typing import TYPE_CHECKING
-
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import xarray as xr
 
@@ -74,6 +73,9 @@ def kept(tree: xr.DataTree) -> xr.Dataset:
     posterior = posterior[kept].astype("float32")
     used = {d for v in posterior.data_vars.values() for d in v.dims}
     posterior = posterior.drop_dims([d for d in posterior.dims if d not in used])
+    for dim in posterior.dims:
+        if posterior[dim].dtype == object:
+            posterior[dim] = posterior[dim].astype(str)
     posterior.attrs = {}
     return posterior
 
@@ -84,7 +86,12 @@ def versions() -> dict[str, str]:
 
 
 def fit(
-    database: Database, model: str, data: str, *, dtype: str = "bf16", **settings: int | float | bool
+    database: Database,
+    model: str,
+    data: str,
+    *,
+    dtype: str = "bf16",
+    **settings: int | float | bool,
 ) -> tuple[Posterior, xr.Dataset]:
     """Fit a model to a data set and return the record and draws of the posterior.
 

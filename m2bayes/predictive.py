@@ -17,7 +17,7 @@ BASES = ("measured", "architecture", "population")
 
 
 def basis(posterior: xr.Dataset, datasheets: xr.Dataset) -> xr.DataArray:
-    """What each SKU's prediction rests on, dims (sku,).
+    """Say what each SKU's prediction rests on, dims (sku,).
 
     ``measured``: its own timings; ``architecture``: those of its architecture; ``population``:
     only those of other architectures.
@@ -67,30 +67,24 @@ def with_skus(posterior: xr.Dataset, datasheets: xr.Dataset, *, seed: int) -> xr
 
 
 def _by_sku(posterior: xr.Dataset, name: str, sheets: xr.Dataset, seed: int) -> xr.DataArray:
-    """One pooled variable for every SKU of `sheets`; a shared one is returned as it is."""
-    if name not in posterior:
-        name = f"{name}_mean"
-    known = posterior[name]
-    if "sku" not in known.dims and "architecture" not in known.dims:
-        return known
+    """One pooled variable for every SKU of `sheets`; one that all share is returned as it is."""
+    by_sku = name in posterior and "sku" in posterior[name].dims
+    if not by_sku and f"{name}_architecture" not in posterior:
+        return posterior[name if name in posterior else f"{name}_mean"]
     columns = []
     for sku, family in zip(sheets["sku"].values, _families(sheets), strict=True):
-        if "sku" in known.dims and sku in posterior.indexes["sku"]:
-            columns.append(known.sel(sku=sku, drop=True))
+        if by_sku and sku in posterior.indexes["sku"]:
+            columns.append(posterior[name].sel(sku=sku, drop=True))
             continue
         level = _architecture_level(posterior, name, family, seed)
-        if "sku" in known.dims:
+        if by_sku:
             level = level + posterior[f"{name}_sku_sd"] * _normal(level, seed, name, str(sku))
         columns.append(level)
     names = xr.DataArray(sheets["sku"].values, dims="sku", name="sku")
-    return xr.concat(columns, dim=names, coords="minimal", compat="override").drop_vars(
-        "architecture", errors="ignore"
-    )
+    return xr.concat(columns, dim=names, coords="minimal", compat="override")
 
 
-def _architecture_level(
-    posterior: xr.Dataset, name: str, family: str, seed: int
-) -> xr.DataArray:
+def _architecture_level(posterior: xr.Dataset, name: str, family: str, seed: int) -> xr.DataArray:
     """Centre of a pooled variable for SKUs of one architecture, drawn anew for an unknown one."""
     mean = posterior[f"{name}_mean"]
     if f"{name}_architecture" not in posterior:
@@ -156,7 +150,8 @@ def predict(
     factors = with_skus(posterior, datasheets, seed=seed)
     blocks = []
     for sku in datasheets["sku"].values:
-        sheet, factor = datasheets.sel(sku=[sku]), factors.sel(sku=[sku])
+        sheet = datasheets.sel(sku=[sku])
+        factor = factors.sel(sku=sku) if "sku" in factors.dims else factors
         terms = gemm_terms(flat, sheet, regime=regime, backend=backend)
         error = _error(posterior, flat, sheet, backend=backend, noise=noise, seed=seed)
         time = law(_rows(terms), _columns(factor)) * np.exp(error)
@@ -183,8 +178,12 @@ def _unique_shapes(cells: xr.Dataset) -> tuple[xr.Dataset, np.ndarray]:
 
 def _rows(terms: xr.Dataset) -> dict[str, np.ndarray]:
     """Terms of one SKU as arrays with dims (1, shape) or (1, 1)."""
-    return {str(k): np.atleast_2d(v.squeeze("sku").values) if "sku" in v.dims else
-            np.atleast_2d(v.values) for k, v in terms.data_vars.items()}
+    return {
+        str(k): np.atleast_2d(v.squeeze("sku").values)
+        if "sku" in v.dims
+        else np.atleast_2d(v.values)
+        for k, v in terms.data_vars.items()
+    }
 
 
 def _columns(factors: xr.Dataset) -> dict[str, np.ndarray]:
@@ -196,28 +195,32 @@ def _columns(factors: xr.Dataset) -> dict[str, np.ndarray]:
 
 
 def _error(
-    posterior: xr.Dataset, flat: xr.Dataset, sheet: xr.Dataset, *, backend: str, noise: int, seed: int
+    posterior: xr.Dataset,
+    flat: xr.Dataset,
+    sheet: xr.Dataset,
+    *,
+    backend: str,
+    noise: int,
+    seed: int,
 ) -> np.ndarray:
     """Log of discrepancy, build effect and, with `noise`, run noise; dims (sample, shape)."""
     sku, family = str(sheet["sku"].values[0]), _families(sheet)[0]
     samples = posterior.sizes["chain"] * posterior.sizes["draw"]
     shapes = np.stack([flat[v].values for v in ("M", "N", "K")], axis=1)
-    unit, widening = unit_fields(
-        shapes, sku=sku, architecture=family, draws=samples, seed=seed
-    )
+    unit, widening = unit_fields(shapes, sku=sku, architecture=family, draws=samples, seed=seed)
     delta = _scale(posterior, "log_sigma_cell", sheet, seed) * unit
     if not noise:
         return delta + _build_effect(posterior, sku, backend, 1, seed)[0]
     sigma_run = _scale(posterior, "log_sigma_run", sheet, seed)
     labels = ["x".join(f"{v:.0f}" for v in shape) for shape in shapes]
-    run = run_noise(labels, sku=sku, draws=samples, runs=noise, seed=seed)
+    run = run_noise(labels, sku=sku, backend=backend, draws=samples, runs=noise, seed=seed)
     build = _build_effect(posterior, sku, backend, noise, seed)
     return delta + np.median(build + sigma_run * widening * run, axis=0)
 
 
 def _scale(posterior: xr.Dataset, name: str, sheet: xr.Dataset, seed: int) -> np.ndarray:
-    value = np.exp(_by_sku(posterior, name, sheet, seed))
-    return value.transpose("chain", "draw", ...).values.reshape(-1, 1)
+    value = _by_sku(posterior, name, sheet, seed).transpose("chain", "draw", ...)
+    return np.exp(value.values).reshape(-1, 1)
 
 
 def _build_effect(

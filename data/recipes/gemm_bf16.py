@@ -82,8 +82,8 @@ def choose(rows: pd.DataFrame, sku: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     builds = rows.groupby(CELL).size().rename("builds").reset_index()
     builds["stratum"] = builds["M"].map(lambda m: int(m).bit_length())
     train, test = [], []
-    for _, cells in builds.groupby("stratum"):
-        cells = cells[cells["builds"] == cells["builds"].max()]
+    for _, stratum in builds.groupby("stratum"):
+        cells = stratum[stratum["builds"] == stratum["builds"].max()]
         common = order(cells, "common").head(COMMON)
         rest = pd.concat([cells[CELL], common]).drop_duplicates(keep=False)
         own = order(rest, f"train|{sku}").head(OWN)

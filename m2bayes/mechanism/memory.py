@@ -63,9 +63,7 @@ def replay_copies(weight: Any, l2: Any, *, fixed: bool) -> Any:
     return minimum(maximum(ceil(l2 / weight), 1.0), 5.0)
 
 
-def memory_time(
-    cold_traffic: Any, warm_traffic: Any, *, hbm_rate: Any, cache_rate: Any
-) -> Any:
+def memory_time(cold_traffic: Any, warm_traffic: Any, *, hbm_rate: Any, cache_rate: Any) -> Any:
     """Time [s] to move cold bytes from HBM and warm bytes from L2, dims broadcast.
 
     The L2 delivers `cache_rate` on top of `hbm_rate` [byte/s], so it is never slower than HBM.

@@ -34,7 +34,7 @@ def tile_ladder(M: Any) -> tuple[np.ndarray, np.ndarray]:
     [256, 128]
     """
     M = np.asarray(M)
-    rung = [M >= start for start, *_ in LADDER]
+    rung = [start <= M for start, *_ in LADDER]
     return (
         np.select(rung, [m for _, m, _ in LADDER]),
         np.select(rung, [n for _, _, n in LADDER]),

@@ -1,0 +1,87 @@
+"""Verify a stored posterior: hashes, diagnostics, calibration on its own rows, fingerprint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from m2bayes.database import Database, digest
+from m2bayes.errors import RecordError
+from m2bayes.evaluate import by_build, cell_times, median_of_builds, scores
+from m2bayes.measurements import checked, runs_by_cell
+
+TOLERANCE = 1e-9  # relative, of a log density summed in another order
+
+
+def report(
+    database: Database, name: str, *, rebuild: bool, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """Diagnostics of a posterior, and how its predictive covers the rows it was fitted to.
+
+    Parameters
+    ----------
+    database : Database
+        That holds model, data and posterior.
+    name : str
+        Of the posterior, or path of its record.
+    rebuild : bool
+        Compile the model and compare its log density at fixed points with the stored one.
+    tell : callable
+        Told what is being done.
+
+    Returns
+    -------
+    dict
+        ``checks``, ``calibration`` by SKU and ``mean`` [1]: each cell is predicted as if its
+        shape were new; ``fingerprint`` when `rebuild`.
+
+    Raises
+    ------
+    RecordError
+        If a file, a datasheet or the log density is not what the record says.
+    """
+    draws, record = database.draws(name), database.posterior(name)
+    for sku, stored in record.datasheets.items():
+        if digest(database.sku_card(sku)[0]) != stored:
+            raise RecordError(
+                f"posterior {record.name}: the datasheet of {sku} changed since the fit; fit again"
+            )
+    table = checked(database.table(record.data["name"]), origin=record.data["name"])
+    skus = sorted(record.datasheets)
+    cells, sheets = runs_by_cell(table, skus=skus), database.datasheets(skus, dtype=record.dtype)
+    out: dict[str, Any] = {
+        "posterior": record.name,
+        "checks": record.checks,
+        "inference": record.inference,
+        "calibration": {},
+    }
+    if rebuild:
+        tell(f"compiling {record.model}: half a minute the first time")
+        out["fingerprint"] = _compare(database, record.model, cells, sheets, record.fingerprint)
+    for sku in skus:
+        tell(f"posterior predictive on {sku}")
+        own = cells.isel(cell=np.flatnonzero(cells["sku"].values == sku))
+        observed = median_of_builds(by_build(own)).drop_vars("sku", errors="ignore")
+        predictive = cell_times(draws, own, sheets, seed=0).drop_vars("sku", errors="ignore")
+        out["calibration"][sku] = scores(predictive, observed)
+    keys = next(iter(out["calibration"].values())).keys()
+    out["calibration"]["mean"] = {
+        k: float(np.mean([s[k] for s in out["calibration"].values()])) for k in keys
+    }
+    return out
+
+
+def _compare(
+    database: Database, model: str, cells: Any, sheets: Any, stored: list[float]
+) -> dict[str, list[float]]:
+    from m2bayes.diagnostics import fingerprint
+
+    now = fingerprint(database.builder(model)(cells, sheets), points=len(stored))
+    if not np.allclose(now, stored, rtol=TOLERANCE, atol=0):
+        raise RecordError(
+            f"model {model}: its log density {now} is not the stored {stored}; the model, a law, "
+            "a datasheet or the data changed: fit again, or give the model a new name"
+        )
+    return {"stored": stored, "now": now}

@@ -1,0 +1,158 @@
+"""Command line: parse, call, print. Heavy modules are imported by the command that needs them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+POSTERIOR = "gemm_bf16-hier_gemm"
+KINDS = ("skus", "llms", "models", "data", "posteriors")
+WORKLOAD_HELP = (
+    "decode:batch=64,context=2048 · prefill:tokens=4096[,context=0] · "
+    "mixed:prefill=512,batch=64,context=2048 · gemm:m=64,n=6144,k=4096 (no --llm) · "
+    "or a .csv/.toml file of them"
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the complaint and where to look, and exit with 2."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command: exit code 0 done, 2 bad input, 3 nothing fits, 1 a fault of ours."""
+    args = parser().parse_args(argv)
+    from m2bayes.errors import InfeasibleError, M2BayesError
+
+    try:
+        from m2bayes.commands import COMMANDS
+
+        code = COMMANDS[args.command](args)
+        sys.stdout.flush()
+    except InfeasibleError as error:
+        return _fail(args, error, 3)
+    except M2BayesError as error:
+        return _fail(args, error, 2)
+    except BrokenPipeError:  # the reader went away, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return _fail(args, "interrupted", 130)
+    except Exception as error:
+        if os.environ.get("M2BAYES_DEBUG"):
+            raise
+        kind = type(error).__name__
+        return _fail(args, f"internal fault, {kind}: {error}; M2BAYES_DEBUG=1 shows where", 1)
+    return code
+
+
+def _fail(args: argparse.Namespace, message: object, code: int) -> int:
+    print(f"m2bayes {args.command}: {' '.join(str(message).split())}", file=sys.stderr)
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """Build the parser of all commands; standard library only, so that --help is instant."""
+    top = Parser(
+        prog="m2bayes", description="Which GPU is best for this LLM workload, and how sure are we?"
+    )
+    commands = top.add_subparsers(
+        dest="command", required=True, metavar="command", parser_class=Parser
+    )
+    _question(_command(commands, "rank", "rank SKUs, best first, with probabilities"), many=2)
+    predict = _command(commands, "predict", "times of each SKU with intervals")
+    _question(predict, many=1)
+    predict.add_argument("--by", choices=["op"], help="break the time down by operator")
+    predict.add_argument(
+        "--noise",
+        type=int,
+        default=0,
+        metavar="N",
+        help="interval of the median of N new runs instead of the noise-free time",
+    )
+    predict.add_argument("--out", metavar="FILE.nc", help="write the joint draws as netCDF")
+    _fit(_command(commands, "fit", "fit a model to a data set and store the posterior"))
+    check = _command(commands, "check", "diagnostics and calibration of a stored posterior")
+    check.add_argument("posterior", nargs="?", default=POSTERIOR, help=f"default: {POSTERIOR}")
+    check.add_argument(
+        "--fingerprint", action="store_true", help="rebuild the model too and compare its density"
+    )
+    evaluate = _command(commands, "evaluate", "score posteriors on cells they have not seen")
+    evaluate.add_argument("suites", nargs="*", default=["gemm-cells"], metavar="SUITE")
+    evaluate.add_argument("--out", metavar="DIR", help="write <suite>.json there")
+    lint = _command(commands, "lint", "check datasheet files")
+    lint.add_argument("files", nargs="+", metavar="FILE")
+    listing = _command(commands, "list", "names that the database knows")
+    listing.add_argument("kind", choices=KINDS)
+    show = _command(commands, "show", "a SKU, LLM, model, data set or posterior in full")
+    show.add_argument("name")
+    return top
+
+
+def _command(commands: Any, name: str, help_: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=help_, description=help_[0].upper() + help_[1:] + "."
+    )
+    command.add_argument("--json", action="store_true", help="machine-readable, on stdout")
+    command.add_argument("--quiet", action="store_true", help="no progress and no remarks")
+    command.add_argument("--database", metavar="DIR", help=argparse.SUPPRESS)
+    return command
+
+
+def _question(command: argparse.ArgumentParser, *, many: int) -> None:
+    add = command.add_argument
+    add("--llm", metavar="NAME", help="LLM name (m2bayes list llms) or path of a config.json")
+    add(
+        "--sku",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="NAME",
+        help="SKU name, alias (m2bayes list skus) or path of a datasheet .json",
+    )
+    add(
+        "--workload",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="SPEC",
+        help=WORKLOAD_HELP,
+    )
+    add("--metric", default="gemm_time", help="gemm_time: the four projections of all layers")
+    add("--tp", type=int, default=1, metavar="N", help="GPUs that share the LLM (default 1)")
+    add("--dtype", default="bf16", help="of weights and activations (default bf16)")
+    add(
+        "--regime",
+        choices=["served", "benchmark"],
+        default="served",
+        help="served: cold weights, settled clock (default); benchmark: as kernel tables are taken",
+    )
+    add("--backend", default="any", help="sglang, trtllm, vllm or any (default: drawn)")
+    add("--threshold", type=float, default=0.9, help="p_best from which a verdict is clear (0.9)")
+    add("--mass", type=float, default=0.9, help="mass of the intervals (0.9)")
+    add("--posterior", default=POSTERIOR, metavar="NAME", help=f"default: {POSTERIOR}")
+    add("--draws", type=int, metavar="N", help="joint draws to use (default: all that are stored)")
+    add("--seed", type=int, default=0)
+    add("--csv", action="store_true", help="one row a workload and SKU, on stdout")
+
+
+def _fit(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--model", required=True, metavar="NAME", help="m2bayes list models")
+    add("--data", required=True, metavar="NAME", help="m2bayes list data, or path of a CSV")
+    add("--out", required=True, metavar="DIR", help="where the record and the draws go")
+    add("--draws", type=int, default=1000, help="kept draws of each chain (1000)")
+    add("--tune", type=int, default=1000, help="discarded draws of each chain (1000)")
+    add("--chains", type=int, default=4)
+    add("--target-accept", type=float, default=0.9)
+    add("--seed", type=int, default=1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

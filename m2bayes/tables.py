@@ -1,0 +1,290 @@
+"""Results as text: columns for people, flat rows for CSV."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from m2bayes.answer import Question
+from m2bayes.database import Database
+from m2bayes.errors import UnknownNameError
+
+RANK_COLUMNS = [
+    "workload",
+    "sku",
+    "median",
+    "mean",
+    "low",
+    "high",
+    "p_best",
+    "p_best_mcse",
+    "expected_rank",
+    "expected_regret",
+    "relative_regret",
+    "fits",
+    "basis",
+    "extrapolating",
+    "choice",
+    "verdict",
+    "reason",
+]
+PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+
+def seconds(value: float | None) -> str:
+    """Time [s] with three digits and a readable unit.
+
+    >>> seconds(0.001234)
+    '1.23 ms'
+    """
+    if value is None:
+        return "-"
+    scale, unit = next((p for p in PREFIXES if value >= p[0]), PREFIXES[-1])
+    return f"{value / scale:#.3g}".rstrip(".") + f" {unit}"
+
+
+def share(value: float | None) -> str:
+    """Probability or share [1] in percent.
+
+    >>> share(0.025), share(None)
+    ('2.5 %', '-')
+    """
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def columns(rows: Sequence[dict[str, Any]], indent: str = "") -> str:
+    """Align the rows' values under their keys; numbers to the right."""
+    if not rows:
+        return f"{indent}(none)"
+    names = [*rows[0]]
+    cells = [[str(row[name]) for name in names] for row in rows]
+    widths = [max(len(n), *(len(c[i]) for c in cells)) for i, n in enumerate(names)]
+    right = [all(c[i][:1].isdigit() or c[i] == "-" for c in cells) for i in range(len(names))]
+    lines = [
+        "  ".join(
+            c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)
+        )
+        for line in [names, *cells]
+    ]
+    return "\n".join((indent + line).rstrip() for line in lines)
+
+
+def _title(question: Question) -> str:
+    llm = question.llm.name if question.llm else "single kernels"
+    draws = question.posterior.sizes["chain"] * question.posterior.sizes["draw"]
+    return (
+        f"{llm}, {question.posterior.attrs['dtype']}, TP {question.tp}: {question.metric}, "
+        f"{question.regime} regime, backend {question.backend}\n"
+        f"posterior {question.posterior.attrs['name']}, {draws} draws, seed {question.seed}"
+    )
+
+
+def ranking(question: Question, results: Sequence[dict[str, Any]]) -> str:
+    """One block a workload: verdict, then the SKUs, best first."""
+    blocks = [_title(question)]
+    for entry in results:
+        ahead = {pair["better"]: pair["p_flip"] for pair in reversed(entry["pairs"])}
+        rows = [
+            {
+                "SKU": sku["sku"],
+                "median": seconds(sku["median"]),
+                f"{question.mass:.0%} interval": _span(sku["interval"]),
+                "p_best": share(sku["p_best"]) if sku["fits"] else "-",
+                "± MCSE": share(sku["p_best_mcse"]) if sku["fits"] else "-",
+                "flips with next": share(ahead.get(sku["sku"])),
+                "regret": share(sku["relative_regret"]),
+                "basis": sku["basis"] + (" *" if sku["extrapolating"] else ""),
+            }
+            for sku in entry["skus"]
+        ]
+        blocks.append(f"{entry['workload']}: {_verdict(entry)}\n{columns(rows, '  ')}")
+        blocks[-1] += "".join(
+            f"\n  {sku['sku']}: {sku['reason']}" for sku in entry["skus"] if not sku["fits"]
+        )
+    return "\n\n".join(blocks)
+
+
+def _verdict(entry: dict[str, Any]) -> str:
+    if entry["choice"] is None:
+        return "nothing fits"
+    if entry["verdict"] == "either will do" and len(entry["contenders"]) > 1:
+        return f"either will do: {', '.join(entry['contenders'])}"
+    if entry["verdict"] == "too close to call":
+        return f"too close to call; {entry['choice']} has the least expected regret"
+    return f"{entry['choice']}, {entry['verdict']}"
+
+
+def _span(interval: dict[str, Any]) -> str:
+    if interval["low"] is None:
+        return "-"
+    return f"{seconds(interval['low'])} to {seconds(interval['high'])}"
+
+
+def prediction(question: Question, results: Sequence[dict[str, Any]]) -> str:
+    """List times by workload, SKU and, when asked for, operator, in the order asked."""
+    order = [str(s) for s in question.datasheets["sku"].values]
+    rows = []
+    for row in flat_rows(results, order):
+        interval = {"low": row["low"], "high": row["high"]}
+        rows.append(
+            {
+                "workload": row["workload"],
+                "SKU": row["sku"],
+                **({"op": row["op"]} if "op" in row else {}),
+                "median": seconds(row["median"]),
+                "mean": seconds(row["mean"]),
+                f"{question.mass:.0%} interval": _span(interval),
+                "basis": row["basis"] + (" *" if row["extrapolating"] else ""),
+            }
+        )
+    return f"{_title(question)}\n\n{columns(rows)}"
+
+
+def flat_rows(results: Sequence[dict[str, Any]], order: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Rows in input order: workload, then SKU as given, then operator where there is one."""
+    for entry in results:
+        rest = {k: entry.get(k) for k in ("workload", "choice", "verdict")}
+        for sku in sorted(entry["skus"], key=lambda s: order.index(s["sku"])):
+            whole = {k: v for k, v in sku.items() if k not in ("ops", "interval")}
+            for part in sku.get("ops", [sku]):
+                interval = {k: part["interval"][k] for k in ("low", "high")}
+                yield rest | whole | {k: v for k, v in part.items() if k != "ops"} | interval
+
+
+def remarks(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Say what a reader should know beside the table."""
+    if question.regime == "served":
+        yield (
+            "served regime: cold weights and a settled clock, extrapolated from kernel benchmarks; "
+            "no served measurement enters the fit (--regime benchmark predicts the benchmark)"
+        )
+    reasons = {
+        sku["reason"] for e in results for sku in e["skus"] if sku["extrapolating"] and sku["fits"]
+    }
+    for reason in sorted(reasons)[:3]:
+        yield f"* extrapolating: {reason}"
+    if any(sku["basis"] != "measured" for e in results for sku in e["skus"]):
+        yield "basis: architecture or population means that nobody measured the SKU itself"
+
+
+def diagnosis(checks: dict[str, float]) -> str:
+    """Diagnostics of a fit in one line."""
+    return (
+        f"R-hat {checks['rhat_max']:.4f} at most, ESS {checks['ess_bulk_min']:.0f} bulk and "
+        f"{checks['ess_tail_min']:.0f} tail at least, {checks['divergences']:.0f} divergences, "
+        f"E-BFMI {checks['bfmi_min']:.2f}"
+    )
+
+
+def score_rows(by_sku: dict[str, dict[str, float]]) -> str:
+    """Scores by SKU: errors and coverage in percent."""
+    rows = []
+    for sku, held in by_sku.items():
+        row = {"SKU": sku}
+        for key, figure in held.items():
+            name = key.replace("coverage_", "in ").replace("_", " ")
+            row[name] = f"{figure:.3f}" if key in ("crps", "pit_mean") else f"{100 * figure:.1f}"
+        rows.append(row)
+    return columns(rows, "  ")
+
+
+def check(result: dict[str, Any]) -> str:
+    """Diagnostics and posterior predictive calibration of a stored posterior."""
+    lines = [
+        f"{result['posterior']}: {diagnosis(result['checks'])}",
+        "posterior predictive of the rows it was fitted to, each shape as if it were new (%):",
+        score_rows(result["calibration"]),
+    ]
+    if "fingerprint" in result:
+        lines.append("fingerprint: the log density is the stored one")
+    return "\n".join(lines)
+
+
+def suite(result: dict[str, Any]) -> str:
+    """Scores of one suite, a block for each predictor."""
+    blocks = [f"{result['suite']} on {result['data']['name']} (%; crps of log time)"]
+    blocks += [f"{name}\n{score_rows(held)}" for name, held in result["results"].items()]
+    return "\n".join(blocks)
+
+
+def listing(database: Database, kind: str) -> list[dict[str, Any]]:
+    """One row a name, with what tells it from the others."""
+    if kind == "skus":
+        cards = [database.sku_card(name)[0] for name in database.skus()]
+        return [
+            {
+                "SKU": c["name"],
+                "aliases": ", ".join(c["aliases"]),
+                "architecture": c["architecture"],
+            }
+            for c in cards
+        ]
+    if kind == "llms":
+        llms = [database.llm(name) for name in database.llms()]
+        return [{"LLM": m.name, "layers": m.layers, "hidden": m.hidden} for m in llms]
+    if kind == "models":
+        return [{"model": n, "title": database.model(n).title} for n in database.models()]
+    if kind == "data":
+        records = [database.data_record(n) for n in database.data()]
+        return [{"data": r.name, "rows": r.rows, "title": r.title} for r in records]
+    found = [database.posterior(n) for n in database.posteriors()]
+    return [{"posterior": p.name, "diagnostics": diagnosis(p.checks)} for p in found]
+
+
+def found(database: Database, name: str) -> dict[str, Any]:
+    """Content of whatever bears `name`: a posterior, model, data set, LLM or SKU."""
+    if name in database.posteriors():
+        record = dataclasses.asdict(database.posterior(name))
+        return {"posterior": record, "factors": factors(database, name)}
+    if name in database.models():
+        return {"model": dataclasses.asdict(database.model(name))}
+    if name in database.data():
+        return {"data": dataclasses.asdict(database.data_record(name))}
+    try:
+        return {"LLM": dataclasses.asdict(database.llm(name))}
+    except UnknownNameError:
+        pass
+    try:
+        return {"SKU": database.sku_card(name)[0]}
+    except UnknownNameError:
+        kinds = (database.posteriors, database.models, database.data, database.llms, database.skus)
+        raise UnknownNameError("name", name, [n for kind in kinds for n in kind()]) from None
+
+
+def factors(database: Database, name: str) -> dict[str, dict[str, str]]:
+    """Median and 90 % interval of each factor of a posterior by the labels it varies with."""
+    draws = database.draws(name)
+    out: dict[str, dict[str, str]] = {}
+    for factor in json.loads(draws.attrs["factors"]):
+        log = factor["link"] == "log"
+        key = f"log_{factor['name']}" if log else factor["name"]
+        key = next(k for k in (key, f"{key}_architecture", f"{key}_mean") if k in draws)
+        held = draws[key].transpose("chain", "draw", ...)
+        values = np.exp(held.values) if log else held.values
+        low, mid, high = np.quantile(values, [0.05, 0.5, 0.95], axis=(0, 1))
+        labels = [str(v) for v in held[held.dims[-1]].values] if held.ndim > 2 else ["all"]
+        out[f"{factor['name']} [{factor['units']}]"] = {
+            label: f"{m:.3g} ({a:.3g} to {b:.3g})"
+            for label, m, a, b in zip(
+                labels, np.atleast_1d(mid), np.atleast_1d(low), np.atleast_1d(high), strict=True
+            )
+        }
+    return out
+
+
+def tree(content: Any, indent: str = "") -> str:
+    """Nested content as indented lines."""
+    lines = []
+    for key, value in content.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}{key}:", tree(value, indent + "  ")]
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            lines += [f"{indent}{key}:"]
+            lines += [f"{indent}  - {'; '.join(f'{k} {v}' for k, v in v.items())}" for v in value]
+        else:
+            lines.append(f"{indent}{key}: {value}")
+    return "\n".join(lines)
