@@ -23,19 +23,25 @@ import numpy as np
 
 from m2bayes._random import labelled_rng
 
-FREQUENCIES = 64
+FREQUENCIES = (64, 16)  # of the discrepancy itself, and of each field of its tail scale
 LENGTHS = (2.0, 0.7, 1.2)  # correlation length in octaves of M, N and K
 TAIL = 4  # degrees of freedom
 SHARED = 0.6  # share of the variance that cards of one architecture have in common
 
 
-def _features(shapes: np.ndarray) -> np.ndarray:
+def _features(shapes: np.ndarray, frequencies: int) -> np.ndarray:
     """Cosine and sine features of log2 shapes, dims (shape, feature); the rows have norm 1."""
     rng = labelled_rng(0, "discrepancy frequencies")
-    frequencies = rng.standard_cauchy((FREQUENCIES, 3)) / LENGTHS
-    phase = np.log2(shapes) @ frequencies.T
+    phase = np.log2(shapes) @ (rng.standard_cauchy((frequencies, 3)) / LENGTHS).T
     waves = np.concatenate([np.cos(phase), np.sin(phase)], axis=1)
-    return (waves / np.sqrt(FREQUENCIES)).astype(np.float32)
+    return (waves / np.sqrt(frequencies)).astype(np.float32)
+
+
+def _field(features: np.ndarray, draws: int, seed: int, *labels: str) -> np.ndarray:
+    """Standard normal field, dims (draw, shape), whose weights belong to `seed` and `labels`."""
+    rng = labelled_rng(seed, "discrepancy", *labels)
+    weights = rng.standard_normal((draws, features.shape[1]), dtype=np.float32)
+    return np.asarray(weights @ features.T)
 
 
 def unit_fields(
@@ -58,14 +64,17 @@ def unit_fields(
         Student-t field with scale 1 [1]: multiply by the SKU's ``sigma_cell``; and the factor
         [1] by which the same shapes widen run noise.
     """
-    features = _features(np.asarray(shapes, dtype=float))
-    fields = np.zeros((1 + TAIL, draws, len(features)), dtype=np.float32)
-    for label, share in ((f"architecture {architecture}", SHARED), (f"sku {sku}", 1 - SHARED)):
-        rng = labelled_rng(seed, "discrepancy", label)
-        for field in fields:  # one field after the other keeps the weights small
-            weights = rng.standard_normal((draws, features.shape[1]), dtype=np.float32)
-            field += np.sqrt(np.float32(share)) * (weights @ features.T)
-    widening = 1 / np.sqrt((fields[1:] ** 2).mean(axis=0))
+    shapes = np.asarray(shapes, dtype=float)
+    owners = ((f"architecture {architecture}", SHARED), (f"sku {sku}", 1 - SHARED))
+    fields = []
+    for i in range(1 + TAIL):
+        features = _features(shapes, FREQUENCIES[min(i, 1)])
+        parts = [
+            np.sqrt(np.float32(share)) * _field(features, draws, seed, label, str(i))
+            for label, share in owners
+        ]
+        fields.append(parts[0] + parts[1])
+    widening = 1 / np.sqrt(np.mean([field**2 for field in fields[1:]], axis=0))
     return fields[0] * widening, widening
 
 

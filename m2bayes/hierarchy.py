@@ -58,7 +58,7 @@ class Frame:
         return out
 
     def rows(self, value: Any) -> Any:
-        """Gather a factor by SKU to its cells, dims (cell, 1); a shared one is returned as it is."""
+        """Gather a factor by SKU to its cells, dims (cell, 1); a shared one stays a scalar."""
         return value if value.ndim == 0 else value[self.here][:, None]
 
     def pooled(
@@ -108,7 +108,7 @@ class Frame:
         return pm.Deterministic(name, level + sd * offset, dims="sku")
 
     def observe(self, time: Any) -> None:
-        """Likelihood of the measured runs [log s], given their modelled `time` [s], dims (cell, run).
+        """Likelihood of the log time of each run, given its modelled `time` [s], dims (cell, run).
 
         Adds the build effect of each SKU and backend, the spread of the discrepancy between
         shapes and that of a run, and the observed ``log_time``.
@@ -163,7 +163,7 @@ def cell_logp(value: Any, mu: Any, present: Any, sigma_cell: Any, sigma_run: Any
     )
 
 
-def cell_random(
+def cell_random(  # noqa: PLR0917  PyMC passes the parameters by position
     mu: Any, present: Any, sigma_cell: Any, sigma_run: Any, rng: Any = None, size: Any = None
 ) -> Any:
     """Draw the runs of each cell [1], dims (cell, run); absent runs come out as 0."""

@@ -148,13 +148,14 @@ def predict(
     dims = cells["M"].dims
     flat, where = _unique_shapes(cells)
     factors = with_skus(posterior, datasheets, seed=seed)
+    terms = gemm_terms(flat, datasheets, regime=regime, backend=backend)
     blocks = []
     for sku in datasheets["sku"].values:
-        sheet = datasheets.sel(sku=[sku])
         factor = factors.sel(sku=sku) if "sku" in factors.dims else factors
-        terms = gemm_terms(flat, sheet, regime=regime, backend=backend)
-        error = _error(posterior, flat, sheet, backend=backend, noise=noise, seed=seed)
-        time = law(_rows(terms), _columns(factor)) * np.exp(error)
+        error = _error(
+            posterior, flat, datasheets.sel(sku=[sku]), backend=backend, noise=noise, seed=seed
+        )
+        time = law(_rows(terms.sel(sku=sku)), _columns(factor)) * np.exp(error)
         blocks.append(time[..., where])
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     shape = (len(blocks), chains, draws, *cells["M"].shape)
@@ -178,12 +179,7 @@ def _unique_shapes(cells: xr.Dataset) -> tuple[xr.Dataset, np.ndarray]:
 
 def _rows(terms: xr.Dataset) -> dict[str, np.ndarray]:
     """Terms of one SKU as arrays with dims (1, shape) or (1, 1)."""
-    return {
-        str(k): np.atleast_2d(v.squeeze("sku").values)
-        if "sku" in v.dims
-        else np.atleast_2d(v.values)
-        for k, v in terms.data_vars.items()
-    }
+    return {str(k): np.atleast_2d(v.values) for k, v in terms.data_vars.items()}
 
 
 def _columns(factors: xr.Dataset) -> dict[str, np.ndarray]:

@@ -166,8 +166,9 @@ def gemm_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
         From `gemm_terms`.
     factors : mapping
         ``eta_issue``, ``clock_burst``, ``droop``, ``power_slope``, ``width_slope``,
-        ``blank_gain``, ``eta_memory``, ``eta_cache``, ``knee`` (sharpness above 1) [1], ``prologue`` [elements of K],
-        ``memory_latency`` [clock], ``launch_time`` [s]; scalars or dims (..., sku).
+        ``blank_gain``, ``eta_memory``, ``eta_cache``, ``knee`` (sharpness above 1) [1],
+        ``prologue`` [elements of K], ``memory_latency`` [clock], ``launch_time`` [s]; scalars or
+        dims (..., sku).
 
     Notes
     -----

@@ -84,9 +84,9 @@ def grid_share(M: Any, N: Any, *, tile_m: Any, tile_n: Any, sm_count: Any, split
 
 
 def tile_choice(M: Any, N: Any, K: Any, sm_count: Any) -> tuple[Any, Any, Any]:
-    """Tile and split-K ``(tile_m, tile_n, split)`` [1] with the least modelled work, dims broadcast.
+    """Tile and split-K ``(tile_m, tile_n, split)`` [1] of least modelled work, dims broadcast.
 
-    A stand-in for a library's kernel selector: of eight tiles and four splits the one with the
+    A stand-in for a library's kernel selector: of eight tiles and six splits the one with the
     fewest tile-slots, charged for the ramp of each pass over K and for operand traffic. The
     constants were chosen once on public kernel tables and are not fitted parameters. Valid for
     tensor-core GEMMs with K of at least 32; it does not know a library's real heuristics.
