@@ -37,29 +37,40 @@ class Frame:
         backends = np.unique(data["backend"].values[data["backend"].values != ""])
         self.data, self.sheet = data, datasheets.sel(sku=data["sku"])
         self.at = at  # architecture of each SKU
-        self.here = np.array([skus.get_loc(name) for name in data["sku"].values])
-        place = {name: i for i, name in enumerate(backends)} | {"": 0}
-        self.build = np.vectorize(place.__getitem__)(data["backend"].values)
-        self.coords = {
-            "sku": skus.values,
-            "architecture": families,
-            "backend": backends,
-            "cell": data["cell"].values,
+        self.coords = {"sku": skus.values, "architecture": families, "backend": backends}
+        # PyMC would take a label that it does not know for another one: look them up here
+        self.sku_at = np.array([skus.get_loc(name) for name in data["sku"].values])
+        known = {name: i for i, name in enumerate(backends)} | {"": 0}
+        self.build_at = np.vectorize(known.__getitem__)(data["backend"].values)
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """Everything measured or computed that enters the model, dims (cell, …), by name.
+
+        The model holds each as mutable data, so a compiled model takes the inputs of another
+        frame with the same labels: how a SKU is left out without compiling again.
+        """
+        terms = gemm_terms(self.data, self.sheet, regime="benchmark", backend=self.data["backend"])
+        observed = self.data["op_time"].values
+        present = np.isfinite(observed)
+        return {
+            **{
+                str(name): term.broadcast_like(self.data["M"]).transpose("cell", ...).values
+                for name, term in terms.data_vars.items()
+            },
+            "sku_at": self.sku_at,
+            "build_at": self.build_at,
+            "present": present.astype(float),
+            "log_op_time": np.log(np.where(present, observed, 1.0)),
         }
 
     def terms(self) -> dict[str, Any]:
-        """Constants of the law as model data, dims (cell, run) or (cell, 1)."""
-        terms = gemm_terms(self.data, self.sheet, regime="benchmark", backend=self.data["backend"])
-        out = {}
-        for name, term in terms.data_vars.items():
-            full = term.broadcast_like(self.data["M"]).transpose("cell", ...).values
-            held = pm.Data(str(name), full)
-            out[str(name)] = held if held.ndim == 2 else held[:, None]
-        return out
+        """Constants of the law, dims (cell, run) or (cell, 1), and all inputs, as model data."""
+        self.held = {name: pm.Data(name, value) for name, value in self.inputs().items()}
+        return {k: v if v.ndim == 2 else v[:, None] for k, v in self.held.items()}
 
     def rows(self, value: Any) -> Any:
         """Gather a factor by SKU to its cells, dims (cell, 1); a shared one stays a scalar."""
-        return value if value.ndim == 0 else value[self.here][:, None]
+        return value if value.ndim == 0 else value[self.held["sku_at"]][:, None]
 
     def pooled(
         self,
@@ -119,18 +130,17 @@ class Frame:
         effect = pm.Deterministic("build_effect", spread * centred, dims=("sku", "backend"))
         sigma_cell = pt.exp(self.pooled("log_sigma_cell", (np.log(0.06), 0.4), sku=0.3))
         sigma_run = pt.exp(self.pooled("log_sigma_run", (np.log(0.03), 0.4), sku=0.3))
-        observed = self.data["op_time"].values
-        present = np.isfinite(observed)
+        at, build = self.held["sku_at"], self.held["build_at"]
         pm.CustomDist(
             "log_time",
-            pt.log(time) + effect[self.here[:, None], self.build],
-            pm.Data("present", present.astype(float)),
-            sigma_cell[self.here],
-            sigma_run[self.here],
+            pt.log(time) + effect[at[:, None], build],
+            self.held["present"],
+            sigma_cell[at],
+            sigma_run[at],
             logp=cell_logp,
             random=cell_random,
             signature="(c,r),(c,r),(c),(c)->(c,r)",
-            observed=np.log(np.where(present, observed, 1.0)),
+            observed=self.held["log_op_time"],
         )
 
 

@@ -19,6 +19,7 @@ def build(data, datasheets):
     """
     frame = Frame(data, datasheets)
     with pm.Model(coords=frame.coords) as model:
+        terms = frame.terms()
         # the source's single ceiling is 0.75 for compute and 0.75 for bandwidth
         ceiling = frame.pooled("log_ceiling", (np.log(0.7), 0.3), architecture=0.2)
         eta_memory = frame.pooled("log_eta_memory", (np.log(0.75), 0.3))
@@ -26,5 +27,5 @@ def build(data, datasheets):
             "ceiling": frame.rows(pm.math.exp(ceiling)),
             "eta_memory": frame.rows(pm.math.exp(eta_memory)),
         }
-        frame.observe(ceiling_time(frame.terms(), factor))
+        frame.observe(ceiling_time(terms, factor))
     return model

@@ -19,6 +19,7 @@ def build(data, datasheets):
     """
     frame = Frame(data, datasheets)
     with pm.Model(coords=frame.coords) as model:
+        terms = frame.terms()
         # (centre, sd) of the population on the log scale, then the spreads below it.
         log_factor = {
             # the source's bandwidth ramp ends at 0.891; an HBM read takes some 8,000 clocks
@@ -43,5 +44,5 @@ def build(data, datasheets):
         factor["power_slope"] = pm.Normal("power_slope", 0.6, 0.2)
         factor["width_slope"] = pm.Normal("width_slope", 0.1, 0.1)
         factor["blank_gain"] = pm.Normal("blank_gain", 0.05, 0.05)
-        frame.observe(gemm_time(frame.terms(), factor))
+        frame.observe(gemm_time(terms, factor))
     return model
