@@ -1,0 +1,328 @@
+"""Every model in ``models/``: its density is the law's, its labels are safe, its prior is sane."""
+
+import json
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import xarray as xr
+from scipy.stats import f, kstest, multivariate_t, norm, t
+
+from m2bayes._random import labelled_rng
+from m2bayes.database import Database
+from m2bayes.errors import UnknownNameError
+from m2bayes.hierarchy import TAIL, Frame, cell_logp, cell_random
+from m2bayes.measurements import checked, runs_by_cell
+from m2bayes.mechanism.gemm import LAWS, gemm_terms
+from m2bayes.predictive import with_skus
+
+MODELS = Database().models()
+SKUS = ["A100-80GB-SXM", "H100-80GB-SXM", "H200-141GB-SXM", "L40S-48GB-PCIe"]
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+
+
+@pytest.fixture(scope="module")
+def table(database):
+    """Every sixteenth cell of four SKUs, with all its runs; some cells have fewer than others."""
+    table = checked(database.table("gemm_bf16"), origin="gemm_bf16")
+    table = table[table["sku"].isin(SKUS)]
+    shape = ["sku", "M", "N", "K"]
+    return table[table.groupby(shape).ngroup() % 16 == 5]
+
+
+@pytest.fixture(scope="module")
+def sheets(database):
+    return database.datasheets(SKUS)
+
+
+@pytest.fixture(scope="module")
+def cells(table):
+    return runs_by_cell(table, skus=SKUS)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def card(request, database):
+    return database.model(request.param)
+
+
+@pytest.fixture(scope="module")
+def build(database, card):
+    return database.builder(card.name)
+
+
+@pytest.fixture(scope="module")
+def model(build, cells, sheets):
+    return build(cells, sheets)
+
+
+def jittered(model, seed):
+    """A point near the initial one, each free value moved by a tenth of a standard normal."""
+    return {
+        k: np.asarray(v) + 0.1 * labelled_rng(seed, k).standard_normal(np.shape(v))
+        for k, v in model.initial_point().items()
+    }
+
+
+def values_at(model, point):
+    """All named variables as a posterior of one draw; location and log density of each cell."""
+    named = [*model.free_RVs, *model.deterministics]
+    parameters = [v for v in model["log_time"].owner.inputs if getattr(v.type, "ndim", 0) == 2]
+    outputs = model.replace_rvs_by_values([*named, parameters[0]])
+    outputs += model.logp(vars=[model["log_time"]], sum=False)
+    compiled = model.compile_fn(
+        outputs,
+        inputs=model.value_vars,
+        point_fn=True,
+        on_unused_input="ignore",
+        mode="FAST_COMPILE",
+    )
+    *found, location, density = compiled(point)
+    dims = model.named_vars_to_dims
+    draw = {
+        v.name: (("chain", "draw", *dims.get(v.name, ())), np.asarray(x)[None, None])
+        for v, x in zip(named, found, strict=True)
+    }
+    labels = {d: np.asarray(model.coords[d]) for d in ("sku", "architecture", "backend")}
+    return xr.Dataset(draw, {"chain": [0], "draw": [0], **labels}), location, density
+
+
+def times_by_law(card, draws, cells, sheets):
+    """Noise-free time of each run by the path that predictions take, dims (cell, run, …)."""
+    draws = draws.assign_attrs(factors=json.dumps(card.factors))
+    factors = with_skus(draws, sheets, seed=0)
+    factors = factors.sel(sku=cells["sku"]) if "sku" in factors.dims else factors
+    sheet = sheets.sel(sku=cells["sku"])
+    terms = gemm_terms(cells, sheet, regime="benchmark", backend=cells["backend"])
+    time = LAWS[card.law](terms, factors)
+    backend = cells["backend"].where(cells["backend"] != "", draws["backend"].values[0])
+    build = draws["build_effect"].sel(sku=cells["sku"], backend=backend)
+    return (time * np.exp(build)).transpose("cell", "run", "chain", "draw")
+
+
+def log_t(value, location, cell, run):
+    """Log density of one cell by SciPy: multivariate t with covariance cell² J + run² I."""
+    shape = cell**2 * np.ones((len(value),) * 2) + run**2 * np.eye(len(value))
+    return multivariate_t(loc=location, shape=shape, df=TAIL).logpdf(value)
+
+
+# --- one formula, two worlds -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_density_is_that_of_the_law(card, model, cells, sheets, seed):
+    """The location is the law on the point's own values; the density is SciPy's around it."""
+    draw, location, density = values_at(model, jittered(model, seed))
+    expected = np.log(times_by_law(card, draw, cells, sheets).values[..., 0, 0])
+    present = np.isfinite(cells["op_time"].values)
+    np.testing.assert_allclose(location[present], expected[present], **EXACT)
+    flat = draw.isel(chain=0, draw=0)
+    by_scipy = [
+        log_t(
+            np.log(cells["op_time"].values[i, here]),
+            expected[i, here],
+            *(np.exp(flat[f"log_sigma_{part}"].sel(sku=sku).item()) for part in ("cell", "run")),
+        )
+        for i, (here, sku) in enumerate(zip(present, cells["sku"].values, strict=True))
+    ]
+    np.testing.assert_allclose(density, by_scipy, rtol=1e-10)  # sums of residuals cancel
+
+
+def test_the_law_of_another_card_is_found_out(card, model, cells, sheets):
+    """With factors read one SKU further on, the location moves far beyond rounding."""
+    draw, location, _ = values_at(model, jittered(model, 0))
+    wrong = draw.assign_coords(
+        sku=np.roll(draw["sku"].values, 1), architecture=np.roll(draw["architecture"].values, 1)
+    )
+    moved = np.log(times_by_law(card, wrong, cells, sheets).values[..., 0, 0])
+    present = np.isfinite(cells["op_time"].values)
+    assert np.abs(location - moved)[present].max() > 1e-3
+
+
+def test_some_cells_lack_a_run_and_some_have_all(cells):
+    """Otherwise the tests above would not see how absent runs are left out."""
+    runs = np.isfinite(cells["op_time"].values).sum(axis=1)
+    assert set(runs) >= {1, 3}
+
+
+# --- labels ----------------------------------------------------------------------------------
+
+
+def density_at(model, point):
+    """Log density, summed here: FAST_COMPILE cannot add as many terms as a model has."""
+    terms = model.compile_fn(
+        model.logp(sum=False), inputs=model.value_vars, point_fn=True, mode="FAST_COMPILE"
+    )
+    return sum(np.sum(term) for term in terms(point))
+
+
+def test_order_of_rows_does_not_change_the_cells(table, cells):
+    shuffled = table.sample(frac=1, random_state=5)
+    xr.testing.assert_identical(
+        runs_by_cell(checked(shuffled, origin="shuffled"), skus=SKUS), cells
+    )
+
+
+def test_order_of_cells_does_not_change_the_density(build, model, cells, sheets):
+    turned = build(cells.isel(cell=slice(None, None, -1)), sheets)
+    point = jittered(model, 3)
+    np.testing.assert_allclose(density_at(turned, point), density_at(model, point), rtol=1e-12)
+
+
+def test_order_of_datasheets_moves_values_with_their_labels(build, model, cells, sheets):
+    """The same values by label, in another order, have the same density."""
+    turned = build(cells, sheets.isel(sku=[2, 0, 3, 1]))
+    point = jittered(model, 3)
+    by_sku = {v for v, dims in model.named_vars_to_dims.items() if dims and dims[0] == "sku"}
+    moved = {k: v[[2, 0, 3, 1]] if k in by_sku else v for k, v in point.items()}
+    assert by_sku & set(point)
+    np.testing.assert_allclose(density_at(turned, moved), density_at(model, point), rtol=1e-12)
+    unmoved = density_at(turned, point)
+    assert abs(unmoved / density_at(model, point) - 1) > 1e-6  # negative control
+
+
+def test_a_sku_without_a_datasheet_is_refused_before_pymc_sees_it(
+    build, cells, sheets, monkeypatch
+):
+    def never(*args, **kwargs):
+        raise AssertionError("a PyMC model was begun")
+
+    monkeypatch.setattr(pm, "Model", never)
+    with pytest.raises(KeyError):
+        build(cells, sheets.sel(sku=SKUS[:3]))
+
+
+def test_a_table_with_an_unknown_sku_names_the_closest(table):
+    wrong = table.assign(sku=table["sku"].replace(SKUS[1], "H100-80GB-SMX"))
+    with pytest.raises(UnknownNameError, match="did you mean H100-80GB-SXM"):
+        runs_by_cell(wrong, skus=SKUS)
+
+
+def test_frame_finds_no_label_by_position(cells, sheets):
+    """A label that is missing must not become the last one, as an index of -1 would."""
+    for given in ("a100-80gb-sxm", "", "-1"):
+        wrong = cells.assign_coords(sku=("cell", [given] * cells.sizes["cell"]))
+        with pytest.raises(KeyError):
+            Frame(wrong, sheets)
+
+
+# --- prior -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def prior(model):
+    with model:
+        return pm.sample_prior_predictive(
+            draws=400, random_seed=11, compile_kwargs={"mode": "FAST_COMPILE"}
+        )
+
+
+@pytest.fixture(scope="module")
+def judged(card, cells):
+    """Runs that a model can be held to: all, if it knows of a launch; else those of 8 MB or more.
+
+    A model without launch time answers a kernel of a few kilobytes with nanoseconds, by design.
+    """
+    present = np.isfinite(cells["op_time"])
+    traffic = 2 * (cells["N"] * cells["K"] + cells["M"] * (cells["N"] + cells["K"]))
+    knows = any(factor["name"] == "launch_time" for factor in card.factors)
+    return (present & (knows | (traffic >= 8e6))).values
+
+
+def test_prior_times_lie_between_a_microsecond_and_ten_seconds(card, prior, judged, cells, sheets):
+    """Law and build effect, free of noise: the central 99 % of draws of each cell."""
+    times = times_by_law(card, prior["prior"].to_dataset(), cells, sheets)
+    assert np.isfinite(times).all()
+    low, high = times.quantile([0.005, 0.995], ("chain", "draw")).values
+    assert judged.sum() > 30
+    assert low[judged].min() > 1e-6
+    assert high[judged].max() < 10
+
+
+def test_prior_runs_are_finite_and_lie_mostly_in_that_range(prior, judged):
+    """With the heavy-tailed errors; 1 run in 1000 may lie outside."""
+    runs = prior["prior_predictive"]["log_time"].values
+    assert np.isfinite(runs).all()
+    runs = runs[..., judged]
+    assert ((runs > np.log(1e-6)) & (runs < np.log(10))).mean() > 0.999
+
+
+def test_prior_covers_what_was_measured(prior, judged, cells):
+    """Every measured run lies between the extreme ones of 400 prior runs of its cell."""
+    runs = prior["prior_predictive"]["log_time"].values[0][:, judged]
+    measured = np.log(cells["op_time"].values[judged])
+    assert (runs.min(axis=0) < measured).all()
+    assert (measured < runs.max(axis=0)).all()
+
+
+# --- likelihood of a cell --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compiled_logp():
+    inputs = [pt.dmatrix(), pt.dmatrix(), pt.dmatrix(), pt.dvector(), pt.dvector()]
+    return pytensor.function(inputs, cell_logp(*inputs), mode="FAST_COMPILE")
+
+
+def test_cell_density_is_the_multivariate_t(compiled_logp, rng):
+    """All seven ways in which one to three of three runs can be there."""
+    ways = [[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)][1:]
+    present = np.array(ways * 20, dtype=float)
+    value, mu = rng.normal(size=(2, *present.shape))
+    cell, run = rng.uniform(0.02, 2.0, (2, len(present)))
+    found = compiled_logp(value, mu, present, cell, run)
+    here = present.astype(bool)
+    expected = [
+        log_t(value[i, h], mu[i, h], cell[i], run[i])
+        for i, h in zip(range(len(here)), here, strict=True)
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
+def test_absent_runs_do_not_count(compiled_logp):
+    """Whatever number stands where no run was: here one that would ruin the density."""
+    present = np.array([[1.0, 0.0, 1.0]])
+    rest = np.array([[0.1, 0.2, 0.3]]), present, np.array([0.06]), np.array([0.03])
+    clean = compiled_logp(np.array([[0.12, 0.0, 0.25]]), *rest)
+    np.testing.assert_array_equal(compiled_logp(np.array([[0.12, 1e6, 0.25]]), *rest), clean)
+
+
+def test_independent_runs_are_found_out(compiled_logp):
+    """Without the shared part, two runs that agree far from the law would seem impossible."""
+    far = np.array([[0.5, 0.5]])
+    together = compiled_logp(far, 0 * far, 1 + 0 * far, np.array([0.06]), np.array([0.03]))
+    alone = log_t(far[0], np.zeros(2), 0.0, np.hypot(0.06, 0.03))
+    assert together.item() > alone + 1
+
+
+@pytest.mark.statistical
+def test_random_runs_follow_the_density(rng):
+    """Every linear combination of a cell's runs is Student-t; its square form is F(n, 4).
+
+    The variance of t4 is 2 scale², but its sample variance has no finite error, so distributions
+    are compared and not moments.
+    """
+    draws, cell, run = 4000, 0.06, 0.03
+    mu = np.tile([1.0, 2.0, 3.0], (draws, 1))
+    present = np.tile([1.0, 1.0, 0.0], (draws, 1))
+    sigma = np.full(draws, cell), np.full(draws, run)
+    runs = cell_random(mu, present, *sigma, rng=rng)
+    assert (runs[:, 2] == 0).all()
+    residual = (runs - mu)[:, :2]
+    tail = t(TAIL).cdf
+    scales = {(1, 0): np.hypot(cell, run), (1, -1): np.sqrt(2) * run}
+    scales[1, 1] = np.sqrt(4 * cell**2 + 2 * run**2)
+    for weights, scale in scales.items():
+        combined = residual @ np.array(weights) / scale
+        assert kstest(combined, tail).pvalue > 0.001
+        assert kstest(combined, norm.cdf).pvalue < 0.001  # negative controls: normal errors,
+        assert kstest(combined * 1.2, tail).pvalue < 0.001  # and a scale 20 % off
+    shape = cell**2 * np.ones((2, 2)) + run**2 * np.eye(2)
+    square = np.einsum("di,ij,dj->d", residual, np.linalg.inv(shape), residual)
+    assert kstest(square / 2, f(2, TAIL).cdf).pvalue > 0.001
+    apart = (residual / np.hypot(cell, run)) ** 2  # negative control: runs taken as independent
+    assert kstest(apart.sum(axis=1) / 2, f(2, TAIL).cdf).pvalue < 0.001
+    inside = np.abs(residual[:, 0]) < np.hypot(cell, run)
+    mcse = inside.std(ddof=1) / np.sqrt(draws)
+    assert abs(inside.mean() - (2 * tail(1.0) - 1)) < 4 * mcse
