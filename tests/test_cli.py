@@ -1,0 +1,794 @@
+"""What scripts and people rely on: exit codes, one line a complaint, JSON, CSV, nothing else."""
+
+import contextlib
+import csv
+import functools
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from m2bayes import cli, errors
+from m2bayes.database import Database
+from m2bayes.errors import DatasheetError
+
+DATABASE = Database()
+PROGRAM = Path(sys.executable).with_name("m2bayes")
+LLM = ("--llm", "llama-3.1-8b")
+SKUS = ("--sku", "a100", "H200", "h100")
+FULL = ["A100-80GB-SXM", "H200-141GB-SXM", "H100-80GB-SXM"]
+STEP = ("--workload", "decode:batch=64,context=2048")
+FEW = ("--draws", "200")
+OPS = ["qkv", "o", "gate_up", "down"]
+
+
+@functools.cache
+def run(*argv):
+    """Exit code, standard output and standard error of one command, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = cli.main(argv)
+        except SystemExit as stop:
+            code = stop.code
+    return code, out.getvalue(), err.getvalue()
+
+
+def asked(command="rank", *extra, llm=LLM, sku=SKUS, workload=STEP, draws=FEW):
+    return run(command, *llm, *sku, *workload, *draws, *extra)
+
+
+def answered(command="rank", *extra, **kwargs):
+    """JSON of a question that can be answered; standard error must be silent."""
+    code, out, err = asked(command, *extra, "--json", **kwargs)
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def rows(command="rank", *extra, **kwargs):
+    code, out, err = asked(command, *extra, "--csv", **kwargs)
+    assert (code, err) == (0, "")
+    return list(csv.DictReader(io.StringIO(out)))
+
+
+def refusal(outcome, code=2):
+    """The one line on standard error; nothing on standard output, no traceback."""
+    got, out, err = outcome
+    assert (got, out) == (code, ""), err
+    assert err.startswith("m2bayes")
+    assert err.endswith("\n")
+    assert len(err.splitlines()) == 1, err
+    assert "Traceback" not in err
+    return err.rstrip("\n")
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a file and return its path as text."""
+
+    def written(name, content):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return str(path)
+
+    return written
+
+
+def card(name="h100", **facts):
+    """A shipped datasheet with some facts changed; None removes one."""
+    held = json.loads(json.dumps(DATABASE.sku_card(name)[0]))
+    for quantity, value in facts.items():
+        if value is None:
+            del held["facts"][quantity]
+        else:
+            held["facts"][quantity] |= value
+    return held
+
+
+# --- bad input -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["rank", "predict"])
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"sku": ("--sku", "h1000")}, "unknown SKU 'h1000'; did you mean h100"),
+        ({"sku": ("--sku", "h100", "l40x")}, "unknown SKU 'l40x'; did you mean l40s"),
+        ({"sku": ("--sku", "")}, "unknown SKU ''; known: "),
+        ({"sku": ("--sku", "h100", "h100")}, "H100-80GB-SXM', 'H100-80GB-SXM'"),
+        ({"sku": ("--sku", "h100", "H100-80GB-SXM")}, "expected each once"),
+        ({"llm": ("--llm", "llama-3.1-9b")}, "unknown LLM 'llama-3.1-9b'; did you mean llama"),
+        ({"llm": ()}, "workload decode:batch=64,context=2048 needs an LLM; give --llm"),
+        ({"draws": ("--draws", "0")}, "--draws 0: give between 4 and 4000"),
+        ({"draws": ("--draws", "3")}, "--draws 3: give between 4 and 4000"),
+        ({"draws": ("--draws", "-4")}, "--draws -4: give between 4 and 4000"),
+        ({"draws": ("--draws", "100000")}, "--draws 100000: give between 4 and 4000"),
+        ({"draws": ("--draws", "few")}, "argument --draws: invalid int value: 'few'"),
+    ],
+)
+def test_a_bad_selection_is_refused(command, changes, complaint):
+    assert complaint in refusal(asked(command, **changes))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "complaint"),
+    [
+        ("--metric", "gem_time", "unknown metric 'gem_time'; did you mean gemm_time"),
+        ("--metric", "step_time", "metric step_time needs more than GEMM times"),
+        ("--metric", "tokens_per_second", "use gemm_time"),
+        ("--backend", "tensorrt", "unknown backend 'tensorrt'; did you mean trtllm?"),
+        ("--regime", "lab", "invalid choice: 'lab' (choose from 'served', 'benchmark')"),
+        ("--posterior", "gemm_bf16-hier", "did you mean gemm_bf16-hier_gemm"),
+        ("--posterior", "nothing.json", "posterior nothing.json: no such file"),
+        ("--tp", "0", "tp must be a whole number of at least 1, not 0"),
+        ("--tp", "-2", "tp must be a whole number of at least 1, not -2"),
+        ("--tp", "3", "tp=3 does not divide the 32 attention heads of llama-3.1-8b; use one of 1"),
+        ("--tp", "64", "use one of 1, 2, 4, 8, 16, 32"),
+        ("--tp", "1.5", "argument --tp: invalid int value: '1.5'"),
+        ("--dtype", "fp8", "no peak_flop_rate for fp8"),
+        ("--dtype", "int8", "gemm_bf16-hier_gemm was fitted on bf16 kernels; use that"),
+        ("--dtype", "bf17", "unknown dtype 'bf17'; did you mean bf16?"),
+        ("--threshold", "2", "threshold 2.0 must lie above 0.5 and up to 1"),
+        ("--threshold", "0.5", "threshold 0.5 must lie above 0.5 and up to 1"),
+        ("--threshold", "nan", "threshold nan must lie above 0.5 and up to 1"),
+        ("--threshold", "high", "argument --threshold: invalid float value: 'high'"),
+        ("--mass", "0", "interval mass 0.0 must lie between 0 and 1"),
+        ("--mass", "1", "interval mass 1.0 must lie between 0 and 1"),
+        ("--mass", "nan", "interval mass nan must lie between 0 and 1"),
+        ("--seed", "x", "argument --seed: invalid int value: 'x'"),
+        ("--colour", "red", "unrecognized arguments: --colour red"),
+        ("--database", "/nowhere", "/nowhere: no folder models, data, posteriors"),
+    ],
+)
+def test_a_bad_option_is_refused(option, value, complaint):
+    assert complaint in refusal(asked("rank", option, value))
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        ("", "expected kind:key=number,…"),
+        ("decode", "expected key=number, got ''"),
+        ("decode:batch=64", "context is missing"),
+        ("decode:batch=0,context=1", "batch must be a whole number of at least 1"),
+        ("decode:batch=-1,context=1", "batch must be a whole number of at least 1"),
+        ("decode:batch=nan,context=1", "batch must be a whole number of at least 1"),
+        ("decode:batch=inf,context=1", "batch must be a whole number of at least 1"),
+        ("decode:batch=1e3,context=1", "batch must be a whole number of at least 1"),
+        ("decode:batch=1000000000000000000000000,context=1", "batch must be at most 1,000,000"),
+        ("decode:batch=1,context=1,batch=2", "batch is given twice"),
+        ("decode:batch=1,contexts=1", "unknown key 'contexts'; did you mean context?"),
+        ("dekode:batch=1,context=1", "unknown workload kind 'dekode'; did you mean decode?"),
+        ("attention:phase=decode", "attention kernels are not modelled yet"),
+        ("gemm:m=64,n=6144,k=4096", "gemm: workloads name a kernel, not a step; leave --llm out"),
+        ("decode:batch=1,context=131072", "a sequence of 131073 tokens exceeds the 131072 tokens"),
+        ("prefill:tokens=200000", "a sequence of 200000 tokens exceeds the 131072 tokens"),
+        ("nothing.csv", "nothing.csv: no such file"),
+        ("nothing.toml", "nothing.toml: no such file"),
+    ],
+)
+def test_a_bad_workload_is_refused(spec, complaint):
+    assert complaint in refusal(asked(workload=("--workload", spec)))
+
+
+def test_a_workload_given_twice_or_of_two_kinds_is_refused():
+    twice = asked(workload=(*STEP, *STEP))
+    assert "is given twice; remove one" in refusal(twice)
+    mixed = asked(workload=(*STEP, "--workload", "gemm:m=1,n=128,k=128"))
+    assert "ask for them in two calls" in refusal(mixed)
+
+
+def test_a_kernel_on_several_gpus_is_refused():
+    kernel = ("--workload", "gemm:m=1,n=128,k=128")
+    assert "tp=2 means nothing for a gemm" in refusal(
+        asked("rank", "--tp", "2", llm=(), workload=kernel)
+    )
+
+
+@pytest.mark.parametrize("argv", [(), ("rnak",), ("rank",), ("show",), ("list",), ("list", "gpus")])
+def test_a_command_that_is_none_or_incomplete_is_refused(argv):
+    assert "--help)" in refusal(run(*argv))
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (("show", "h1000"), "unknown name 'h1000'; did you mean H100-80GB-SXM"),
+        (("show", "nothing.json"), "nothing.json: no such file"),
+        (("check", "gemm_bf16-hier"), "did you mean gemm_bf16-hier_gemm"),
+        (("evaluate", "gemm-cell"), "unknown suite 'gemm-cell'; did you mean gemm-cells?"),
+        (("lint", "nothing.json"), "nothing.json: no such file"),
+        (("fit", "--model", "hier_gem", "--data", "gemm_bf16", "--out", "."), "hier_gemm?"),
+        (("fit", "--model", "hier_gemm", "--data", "gem_bf16", "--out", "."), "gemm_bf16"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_closest(argv, complaint):
+    assert complaint in refusal(run(*argv, "--quiet"))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"peak_bandwidth": None}, "facts.peak_bandwidth: is missing"),
+        ({"peak_flop_rate": {"bf16": {}}}, "facts.peak_flop_rate.bf16.value: is missing"),
+        ({"l2": {"value": -1}}, "facts.l2.value: is -1 (int): give a finite number > 0"),
+        ({"l2": {"value": float("nan")}}, "facts.l2.value: is nan"),
+        ({"memory": {"value": 8000}}, "check unit, number"),
+    ],
+)
+def test_a_bad_datasheet_file_is_refused(write, change, complaint):
+    path = write("mine.json", card(**change))
+    message = refusal(asked(sku=("--sku", "h100", path)))
+    assert message.startswith(f"m2bayes rank: {path}: ")
+    assert complaint in message
+
+
+def test_a_sparse_rate_is_recognised(write):
+    sparse = card()
+    sparse["facts"]["peak_flop_rate"]["bf16"]["value"] *= 2
+    message = refusal(asked(sku=("--sku", write("mine.json", sparse))))
+    assert "looks like a 2:4-sparse rate: dense is half" in message
+
+
+NO_JSON = {"empty": "", "cut": '{"name": ', "list": "[1]", "binary": bytes(range(256))}
+
+
+@pytest.mark.parametrize("content", NO_JSON.values(), ids=NO_JSON)
+def test_a_file_that_is_no_json_object_is_refused(write, content):
+    path = write("mine/config.json", content)
+    for changes in ({"llm": ("--llm", path)}, {"sku": ("--sku", path)}):
+        assert path in refusal(asked(**changes))
+    assert path in refusal(asked("rank", "--posterior", path))
+    assert path in refusal(run("lint", path))
+
+
+MOE = {
+    "model_type": "mixtral", "num_local_experts": 8, "hidden_size": 4096, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+    "vocab_size": 32000, "max_position_embeddings": 32768,
+}  # fmt: skip
+
+
+def test_an_llm_that_is_not_modelled_is_refused(write):
+    message = refusal(asked(llm=("--llm", write("moe/config.json", MOE))))
+    assert "mixture-of-experts (num_local_experts) is not modelled yet" in message
+    bare = {k: v for k, v in MOE.items() if "experts" not in k} | {"model_type": "llama"}
+    assert answered(llm=("--llm", write("dense/config.json", bare)))["llm"] == "dense"
+    del bare["num_hidden_layers"]
+    message = refusal(asked(llm=("--llm", write("bare/config.json", bare))))
+    assert "num_hidden_layers is missing; copy it from the LLM's config.json" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("kind,batch,context\ndecode,8,64\ndecode,x,64\n", "line 3: batch must be a whole number"),
+        ("kind,batch,context\ndecode,8\n", "line 2: context is missing"),
+        ("kind,batch,context\ndecode,8,64,9\n", "line 2: more cells than the header"),
+        ("kind,batch,contxt\ndecode,8,64\n", "line 2: unknown key 'contxt'"),
+        ("batch,context\n8,64\n", "line 2: a kind is missing"),
+        ("kind,batch,context\ndecode,0,64\n", "line 2: batch must be a whole number of at least 1"),
+        ("kind,batch,context\n", "holds no workload"),
+        ("", "holds no workload"),
+        (b"\xff\xfe\x00", "cannot be read"),
+    ],
+)
+def test_a_bad_line_in_a_workload_file_is_named(write, content, complaint):
+    path = write("w.csv", content)
+    message = refusal(asked(workload=("--workload", path)))
+    assert message.startswith(f"m2bayes rank: {path}")
+    assert complaint in message
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """Path of a copied posterior, whose draws lie beside it."""
+    for suffix in (".json", ".nc"):
+        shutil.copy(DATABASE.root / "posteriors" / f"gemm_bf16-const_ceiling{suffix}", tmp_path)
+    return tmp_path / "gemm_bf16-const_ceiling.json"
+
+
+def test_a_damaged_posterior_is_refused(copied):
+    assert asked("rank", "--quiet", "--posterior", str(copied))[0] == 0
+    draws = copied.with_suffix(".nc")
+    content = draws.read_bytes()
+    flipped = bytearray(content)
+    flipped[-1000] ^= 1
+    ask = functools.partial(run.__wrapped__, "rank", *LLM, *SKUS, *STEP, "--posterior", str(copied))
+    for damaged in (content[:5000], b"", bytes(flipped)):
+        draws.write_bytes(damaged)
+        assert "was changed or cut off" in refusal(ask())
+    draws.unlink()
+    assert "is missing beside its record" in refusal(ask())
+    record = json.loads(copied.read_text())
+    copied.write_text(json.dumps(record | {"checks": record["checks"] | {"rhat_max": 1.2}}))
+    assert "R-hat 1.2 above 1.01" in refusal(ask())
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "complaint"),
+    [
+        ("op_time", -1e-5, "row 4, column op_time: -1e-05 is not a time above zero, in seconds"),
+        ("op_time", "", "row 4, column op_time: nan is not a finite number"),
+        ("op_time", "inf", "row 4, column op_time: inf is not a finite number"),
+        ("op_time", 54321, "is the unit right?"),
+        ("M", 1.5, "row 4, column M: 1.5 is not a whole number"),
+        ("sku", "H1000", "unknown SKU 'H1000'; did you mean h100"),
+    ],
+)
+def test_a_table_with_a_bad_row_is_not_fitted(tmp_path, column, value, complaint):
+    table = DATABASE.table("gemm_bf16").head(20).astype(object)
+    table.loc[3, column] = value
+    path = tmp_path / "mine.csv"
+    table.to_csv(path, index=False)
+    out = tmp_path / "out"
+    argv = ("fit", "--quiet", "--model", "const_ceiling", "--data", str(path), "--out", str(out))
+    assert complaint in refusal(run(*argv))
+    assert not out.exists()
+
+
+def test_a_table_without_a_column_is_not_fitted(tmp_path):
+    path = tmp_path / "mine.csv"
+    DATABASE.table("gemm_bf16").head(9).drop(columns="op_time").to_csv(path, index=False)
+    argv = (
+        "fit",
+        "--quiet",
+        "--model",
+        "const_ceiling",
+        "--data",
+        str(path),
+        "--out",
+        str(tmp_path),
+    )
+    assert "no column op_time; needed are sku, backend" in refusal(run(*argv))
+
+
+def test_a_fault_of_ours_is_one_line_too_and_can_be_looked_into(monkeypatch):
+    def broken(*args, **kwargs):
+        raise RuntimeError("first line\nsecond line")
+
+    monkeypatch.setattr("m2bayes.commands.Database", broken)
+    message = refusal(run.__wrapped__("list", "skus"), code=1)
+    assert "internal fault, RuntimeError: first line second line; M2BAYES_DEBUG=1" in message
+    monkeypatch.setenv("M2BAYES_DEBUG", "1")
+    with pytest.raises(RuntimeError):
+        run.__wrapped__("list", "skus")
+
+
+def test_an_interrupt_is_no_traceback(monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("m2bayes.commands.Database", interrupted)
+    assert refusal(run.__wrapped__("list", "skus"), code=130).endswith("interrupted")
+
+
+# --- what fits -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["rank", "predict"])
+@pytest.mark.parametrize("form", [(), ("--json",), ("--csv",)])
+def test_nothing_fits_is_exit_code_three(command, form):
+    outcome = asked(command, *form, llm=("--llm", "llama-3.1-405b"), sku=("--sku", "h100"))
+    message = refusal(outcome, code=3)
+    assert "no SKU can serve this: does not fit" in message
+    assert "raise --tp or shrink the batch" in message
+
+
+def test_a_sku_that_cannot_hold_the_llm_is_shown_with_the_reason():
+    """llama-3.1-70b weighs 141 GB: an A100 has 80, a B200 180."""
+    big = {
+        "llm": ("--llm", "llama-3.1-70b"),
+        "sku": ("--sku", "a100", "b200"),
+        "workload": ("--workload", "decode:batch=1,context=16"),
+    }
+    (entry,) = answered(**big)["results"]
+    first, last = entry["skus"]
+    assert (first["sku"], last["sku"]) == ("B200-180GB-SXM", "A100-80GB-SXM")
+    assert first["fits"] is True
+    assert first["p_best"] == 1
+    assert last["fits"] is False
+    assert last["p_best"] == 0
+    assert last["median"] is last["mean"] is None
+    assert last["interval"]["low"] is last["interval"]["high"] is None
+    assert last["expected_regret"] is last["relative_regret"] is None
+    assert (
+        "does not fit: weights and KV cache need 141.1 GB a GPU, the memory is 80 GB"
+        in last["reason"]
+    )
+    assert entry["choice"] == "B200-180GB-SXM"
+    assert entry["pairs"] == []
+    unfit = next(row for row in rows(**big) if row["sku"] == "A100-80GB-SXM")
+    assert (unfit["median"], unfit["fits"], unfit["p_best"]) == ("", "False", "0.0")
+    assert "A100-80GB-SXM: does not fit" in asked(**big)[1]
+    by_op = answered("predict", "--by", "op", **big)["results"][0]["skus"][1]
+    assert [op["median"] for op in by_op["ops"]] == [None] * 4
+    shared = answered("rank", "--tp", "4", **big)["results"][0]
+    assert all(sku["fits"] for sku in shared["skus"])
+
+
+# --- the JSON contract -----------------------------------------------------------------------
+
+
+HEAD = {"llm", "dtype", "tp", "posterior", "metric", "units", "draws", "seed", "results"}
+TIMES = {"sku", "median", "mean", "interval", "fits", "basis", "extrapolating"}
+RANKED = TIMES | {"p_best", "p_best_mcse", "expected_rank", "expected_regret", "relative_regret"}
+
+
+def test_rank_json_holds_what_the_contract_promises():
+    found = answered()
+    assert set(found) == HEAD | {"regime", "backend"}
+    assert found["llm"] == "llama-3.1-8b"
+    assert (found["dtype"], found["tp"], found["metric"], found["units"]) == (
+        "bf16", 1, "gemm_time", "s",
+    )  # fmt: skip
+    assert (found["draws"], found["seed"], found["posterior"]) == (200, 0, cli.POSTERIOR)
+    (entry,) = found["results"]
+    assert {"workload", "skus", "pairs", "p_any_flip", "choice", "verdict"} <= set(entry)
+    assert entry["workload"] == STEP[1]
+    for sku in entry["skus"]:
+        assert set(sku) == RANKED
+        assert set(sku["interval"]) == {"kind", "mass", "low", "high"}
+        assert (sku["interval"]["kind"], sku["interval"]["mass"]) == ("eti", 0.9)
+        assert 0 < sku["interval"]["low"] < sku["median"] < sku["interval"]["high"] < 1
+        assert sku["fits"] is True
+        assert sku["extrapolating"] is False
+        assert sku["basis"] == "measured"
+        assert 0 <= sku["p_best"] <= 1
+        assert 1 <= sku["expected_rank"] <= 3
+        assert sku["expected_regret"] >= 0
+    for pair in entry["pairs"]:
+        assert {"better", "worse", "p_flip"} <= set(pair)
+        assert {pair["better"], pair["worse"]} < set(FULL)
+        assert 0 <= pair["p_flip"] <= 1
+    assert entry["verdict"] in ("clear", "either will do", "too close to call")
+    assert entry["choice"] in FULL
+
+
+def test_predict_json_has_the_nesting_of_rank_json():
+    found = answered("predict")
+    assert set(found) == HEAD | {"regime", "backend"}
+    (entry,) = found["results"]
+    assert set(entry) == {"workload", "skus"}
+    assert all(set(sku) == TIMES for sku in entry["skus"])
+    by_op = answered("predict", "--by", "op")["results"][0]
+    for sku, whole in zip(by_op["skus"], entry["skus"], strict=True):
+        assert set(sku) == TIMES | {"ops"}
+        assert {k: v for k, v in sku.items() if k != "ops"} == whole
+        assert [op["op"] for op in sku["ops"]] == OPS
+        assert all(set(op) == {"op", "median", "mean", "interval"} for op in sku["ops"])
+        assert sum(op["mean"] for op in sku["ops"]) == pytest.approx(sku["mean"], rel=1e-12)
+
+
+def test_a_kernel_question_names_no_llm():
+    found = answered(llm=(), workload=("--workload", "gemm:m=64,n=6144,k=4096"))
+    assert found["llm"] is None
+    by_op = answered(
+        "predict", "--by", "op", llm=(), workload=("--workload", "gemm:m=64,n=6144,k=4096")
+    )
+    assert [op["op"] for op in by_op["results"][0]["skus"][0]["ops"]] == ["gemm"]
+
+
+def test_skus_come_best_first_under_their_full_names():
+    for command in ("rank", "predict"):
+        for entry in answered(command)["results"]:
+            medians = [sku["median"] for sku in entry["skus"]]
+            assert medians == sorted(medians)
+            assert sorted(sku["sku"] for sku in entry["skus"]) == sorted(FULL)
+    assert answered()["results"][0]["choice"] == "H200-141GB-SXM"
+
+
+def test_p_best_sums_to_one_and_flips_agree_with_it():
+    (entry,) = answered(sku=("--sku", "b200", "gb200", "b300", "gb300"))["results"]
+    assert sum(sku["p_best"] for sku in entry["skus"]) == pytest.approx(1, abs=1e-12)
+    leader = entry["skus"][0]
+    assert entry["p_top1_flip"] == pytest.approx(1 - leader["p_best"], abs=1e-12)
+    worst = max(p["p_flip"] for p in entry["pairs"] if p["better"] == leader["sku"])
+    assert worst <= entry["p_top1_flip"] + 1e-12 <= entry["p_any_flip"] + 2e-12
+    assert len(entry["pairs"]) == 6
+
+
+def test_the_threshold_decides_what_is_clear():
+    """A certainty of one is never claimed from draws that disagree."""
+    close = {"sku": ("--sku", "b300", "gb300"), "workload": ("--workload", "prefill:tokens=4096")}
+    (entry,) = answered("rank", "--threshold", "1.0", **close)["results"]
+    assert 0 < entry["skus"][0]["p_best"] < 1
+    assert entry["verdict"] != "clear"
+    (entry,) = answered("rank", "--threshold", "0.51", **close)["results"]
+    best = next(s for s in entry["skus"] if s["sku"] == entry["choice"])
+    assert (entry["verdict"] == "clear") == (best["p_best"] >= 0.51)
+
+
+def test_the_seed_makes_an_answer_repeatable():
+    again = run.__wrapped__("rank", *LLM, *SKUS, *STEP, *FEW, "--json")
+    assert again == asked("rank", "--json")
+    other = answered("rank", "--seed", "1")
+    assert other["seed"] == 1
+    assert other["results"] != answered()["results"]
+
+
+def test_the_order_of_options_and_repeated_options_do_not_matter():
+    apart = run("rank", "--sku", "a100", "--json", *STEP, "--sku", "H200", "h100", *LLM, *FEW)
+    assert apart == asked("rank", "--json")
+
+
+@pytest.mark.parametrize(
+    "option", [("--regime", "benchmark"), ("--backend", "vllm"), ("--tp", "2")]
+)
+def test_an_option_changes_the_times_and_is_named_in_the_head(option):
+    found = answered("rank", *option)
+    assert str(found[option[0].removeprefix("--")]) == option[1]
+    assert found["results"] != answered()["results"]
+
+
+def test_noise_and_mass_change_the_interval():
+    plain, noisy, narrow = (
+        answered("predict", *extra)["results"][0]["skus"]
+        for extra in ((), ("--noise", "1"), ("--mass", "0.5"))
+    )
+    for one, other, half in zip(plain, noisy, narrow, strict=True):
+        assert one["interval"] != other["interval"]
+        assert half["interval"]["mass"] == 0.5
+        assert one["interval"]["low"] < half["interval"]["low"]
+        assert half["interval"]["high"] < one["interval"]["high"]
+    assert "--noise -1: give 0 or a number of runs" in refusal(asked("predict", "--noise", "-1"))
+
+
+def test_all_stored_draws_are_used_unless_told_otherwise():
+    held = DATABASE.posterior(cli.POSTERIOR).inference
+    assert answered(draws=())["draws"] == held["chains"] * held["draws"]
+
+
+# --- text and CSV ----------------------------------------------------------------------------
+
+
+def test_csv_rows_come_in_the_order_asked():
+    two = (*STEP, "--workload", "prefill:tokens=512")
+    ranked, predicted = rows(workload=two), rows("predict", workload=two)
+    order = [(w, sku) for w in (two[1], two[3]) for sku in FULL]
+    assert [(row["workload"], row["sku"]) for row in ranked] == order
+    assert [(row["workload"], row["sku"]) for row in predicted] == order
+    assert list(predicted[0]) == ["workload", "sku", "median", "mean", "low", "high"]
+    assert {"p_best", "choice", "verdict", "fits", "basis", "reason"} < set(ranked[0])
+    by_op = rows("predict", "--by", "op", workload=two)
+    assert list(by_op[0]) == ["workload", "sku", "op", "median", "mean", "low", "high"]
+    assert [row["op"] for row in by_op] == OPS * 6
+    assert [(r["workload"], r["sku"]) for r in by_op] == [pair for pair in order for _ in OPS]
+
+
+def test_csv_and_json_hold_the_same_numbers():
+    held = {sku["sku"]: sku for sku in answered()["results"][0]["skus"]}
+    for row in rows():
+        sku = held[row["sku"]]
+        for key in ("median", "mean", "p_best", "expected_regret"):
+            assert float(row[key]) == sku[key]
+        assert float(row["low"]) == sku["interval"]["low"]
+
+
+def test_text_names_llm_posterior_verdict_and_every_sku():
+    code, out, err = asked()
+    assert code == 0
+    assert out.startswith("llama-3.1-8b, bf16, TP 1: gemm_time, served regime, backend any\n")
+    assert f"posterior {cli.POSTERIOR}, 200 draws, seed 0" in out
+    assert "decode:batch=64,context=2048: H200-141GB-SXM, clear" in out
+    assert all(sku in out for sku in FULL)
+    assert err.startswith("served regime: cold weights")
+    assert asked("rank", "--quiet") == (0, out, "")
+    code, out, _ = asked("predict", "--by", "op")
+    assert code == 0
+    assert out.count("gate_up") == 3
+
+
+def test_draws_are_written_for_further_use(tmp_path):
+    """Operators add up to the total draw by draw: its median is the one that is printed."""
+    path = tmp_path / "draws.nc"
+    found = answered("predict", "--out", str(path))
+    with xr.open_dataset(path, engine="h5netcdf") as file:
+        time = file["op_time"].load()
+    assert set(time.dims) == {"chain", "draw", "sku", "workload", "op"}
+    assert time.attrs["units"] == "s"
+    assert time["op"].values.tolist() == OPS
+    median = time.sum("op").median(("chain", "draw")).isel(workload=0)
+    for sku in found["results"][0]["skus"]:
+        assert float(median.sel(sku=sku["sku"])) == pytest.approx(sku["median"], rel=1e-12)
+    assert [p.name for p in tmp_path.iterdir()] == ["draws.nc"]
+
+
+def test_draws_that_cannot_be_written_are_an_error(tmp_path):
+    message = refusal(asked("predict", "--json", "--out", str(tmp_path / "no" / "draws.nc")))
+    assert "cannot be written" in message
+    assert "cannot be written" in refusal(asked("predict", "--json", "--out", str(tmp_path)))
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- cards of one's own ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("architecture", "basis"), [("Hopper", "architecture"), ("Rubin", "population")]
+)
+def test_a_datasheet_file_is_ranked_beside_measured_skus(write, architecture, basis):
+    mine = card("h200") | {"name": "H900-141GB-SXM", "aliases": [], "architecture": architecture}
+    path = write("mine.json", mine)
+    (entry,) = answered(sku=("--sku", "h200", path))["results"]
+    held = {sku["sku"]: sku for sku in entry["skus"]}
+    assert held["H900-141GB-SXM"]["basis"] == basis
+    assert held["H200-141GB-SXM"]["basis"] == "measured"
+    width = {name: sku["interval"]["high"] / sku["interval"]["low"] for name, sku in held.items()}
+    assert width["H900-141GB-SXM"] > width["H200-141GB-SXM"]
+    code, _, err = asked(sku=("--sku", "h200", path))
+    assert code == 0
+    assert "nobody measured the SKU itself" in err
+
+
+def test_a_size_beyond_the_fitted_range_is_marked():
+    long = ("--workload", "prefill:tokens=40000", "--workload", "prefill:tokens=32768")
+    beyond, within = answered(workload=long)["results"]
+    assert all(sku["extrapolating"] for sku in beyond["skus"])
+    assert {sku["reason"] for sku in beyond["skus"]} == {
+        "M = 40000 is outside the fitted 1 to 32768"
+    }
+    assert not any(sku["extrapolating"] for sku in within["skus"])
+    _, out, err = asked(workload=long)
+    assert "measured *" in out
+    assert "* extrapolating: M = 40000 is outside the fitted 1 to 32768" in err
+
+
+# --- lint, list, show, check -----------------------------------------------------------------
+
+
+def shipped(*names):
+    return [str(DATABASE.root / "data" / "datasheets" / f"{name}.json") for name in names]
+
+
+def test_lint_is_silent_about_sound_files():
+    assert run("lint", *shipped("H100-80GB-SXM", "L4-24GB-PCIe")) == (
+        0, "2 datasheets, nothing to report\n", "",
+    )  # fmt: skip
+    code, out, _ = run("lint", "--json", *shipped(*DATABASE.skus()))
+    assert (code, json.loads(out)) == (0, [])
+
+
+def test_lint_reports_errors_with_code_two_and_warnings_with_zero(write):
+    bad = write("bad.json", card(l2={"value": 0}))
+    code, out, err = run("lint", bad, *shipped("L4-24GB-PCIe"))
+    assert (code, err) == (2, "")
+    assert out.startswith(f"error: {bad}: facts.l2.value: is 0")
+    code, out, _ = run("lint", "--json", bad)
+    (finding,) = json.loads(out)
+    assert code == 2
+    assert finding.keys() == {"severity", "place", "message", "file"}
+    weak = write("weak.json", card("a100", power_limit={"value": 250}))
+    code, out, _ = run("lint", weak)
+    assert code == 0
+    assert out.startswith("warning: ")
+    taken = write("taken.json", card() | {"name": "H101-80GB-SXM"})
+    code, out, _ = run("lint", taken)
+    assert code == 2
+    assert "'h100' is borne by H100-80GB-SXM too" in out
+
+
+NAMES = {
+    "skus": DATABASE.skus,
+    "llms": DATABASE.llms,
+    "models": DATABASE.models,
+    "data": DATABASE.data,
+    "posteriors": DATABASE.posteriors,
+}
+
+
+@pytest.mark.parametrize("kind", cli.KINDS)
+def test_list_gives_a_line_for_each_name(kind):
+    code, out, err = run("list", kind)
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) == 1 + len(NAMES[kind]())
+    code, as_json, _ = run("list", kind, "--json")
+    assert code == 0
+    assert [next(iter(row.values())) for row in json.loads(as_json)] == NAMES[kind]()
+    assert all(name in out for name in NAMES[kind]())
+
+
+@pytest.mark.parametrize("kind", cli.KINDS)
+def test_show_knows_every_name_that_list_gives(kind):
+    for name in NAMES[kind]():
+        code, out, err = run("show", name)
+        assert (code, err) == (0, "")
+        assert name in out
+        code, out, _ = run("show", name, "--json")
+        assert code == 0
+        (content, *_) = json.loads(out).values()
+        assert content["name"] == name
+
+
+def test_show_takes_aliases_and_shows_factors_with_their_units():
+    assert run("show", "H100")[1] == run("show", "H100-80GB-SXM")[1]
+    _, out, _ = run("show", cli.POSTERIOR, "--json")
+    factors = json.loads(out)["factors"]
+    model = DATABASE.model(DATABASE.posterior(cli.POSTERIOR).model)
+    assert list(factors) == [f"{f['name']} [{f['units']}]" for f in model.factors]
+
+
+@pytest.mark.slow
+def test_check_verifies_and_scores_a_stored_posterior():
+    code, out, err = run("check", "--json", "--quiet", cli.POSTERIOR)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["posterior"] == cli.POSTERIOR
+    assert set(found["checks"]) >= {"rhat_max", "ess_bulk_min", "ess_tail_min", "divergences"}
+    assert set(found["calibration"]) == {*DATABASE.posterior(cli.POSTERIOR).datasheets, "mean"}
+
+
+# --- real processes --------------------------------------------------------------------------
+
+
+def process(*argv, **kwargs):
+    return subprocess.run(
+        [PROGRAM, *argv], capture_output=True, text=True, check=False, timeout=300, **kwargs
+    )
+
+
+def test_the_installed_program_answers_and_refuses(tmp_path):
+    done = process("rank", *LLM, *SKUS, *STEP, *FEW, "--json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == answered()
+    done = process("rank", *LLM, "--sku", "h1000", *STEP, cwd=tmp_path)
+    refusal((done.returncode, done.stdout, done.stderr))
+    done = process("rank", "--llm", "llama-3.1-405b", "--sku", "h100", *STEP, cwd=tmp_path)
+    refusal((done.returncode, done.stdout, done.stderr), code=3)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_describes_every_command():
+    done = process("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(name in done.stdout for name in ("rank", "predict", "fit", "check", "evaluate"))
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    done = subprocess.run(
+        f"{PROGRAM} show {cli.POSTERIOR} | head -n 1; exit ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "posterior:\n"
+
+
+@pytest.mark.slow
+def test_ten_thousand_workloads_are_one_call(tmp_path):
+    path = tmp_path / "grid.csv"
+    grid = [(batch, context) for batch in range(1, 101) for context in range(100, 10_100, 100)]
+    lines = [f"decode,{batch},{context}" for batch, context in grid]
+    path.write_text("\n".join(["kind,batch,context", *lines]))
+    question = (*LLM, "--sku", "h100", "h200", "--workload", str(path), *FEW)
+    done = process("rank", *question, "--csv", "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+    table = pd.read_csv(io.StringIO(done.stdout))
+    assert len(table) == 2 * len(grid) == 20_000
+    labels = [f"decode:batch={batch},context={context}" for batch, context in grid]
+    assert table["workload"].tolist() == list(np.repeat(labels, 2))
+    assert table["sku"].tolist() == ["H100-80GB-SXM", "H200-141GB-SXM"] * len(grid)
+    fits = table[table["fits"]]
+    assert (fits["low"] <= fits["median"]).all()
+    assert table.groupby("workload")["p_best"].sum().round(9).isin([0, 1]).all()
+
+
+def test_every_error_class_of_bad_input_is_one_the_command_line_knows():
+    """So that a new one does not become an internal fault."""
+    defined = [c for c in vars(errors).values() if getattr(c, "__module__", "") == errors.__name__]
+    classes = [c for c in defined if isinstance(c, type)]
+    assert DatasheetError in classes
+    assert all(issubclass(c, errors.M2BayesError) for c in classes)
+    assert all(
+        issubclass(c, ValueError | KeyError) for c in classes if c is not errors.M2BayesError
+    )

@@ -1,0 +1,171 @@
+"""A table of kernel times is refused at the door with its row, or becomes cells and runs."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m2bayes.errors import DataError, M2BayesError, UnknownNameError
+from m2bayes.measurements import CEILING, COLUMNS, FLOOR, checked, runs_by_cell
+
+ROWS = [
+    ("A", "sglang", "1.0", 64, 512, 256, 2e-5),
+    ("A", "vllm", "2.0", 64, 512, 256, 3e-5),
+    ("A", "vllm", "2.0", 1, 512, 256, 1e-5),
+    ("B", "sglang", "1.0", 64, 512, 256, 4e-5),
+]
+
+
+def table(rows=ROWS):
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def changed(column, value, row=2):
+    """The table with one deliberate mistake, as a CSV could hold it."""
+    spoilt = table().astype(object)
+    spoilt.loc[row, column] = value
+    return spoilt
+
+
+def refusal(function, *args, **kwargs):
+    with pytest.raises(M2BayesError) as caught:
+        function(*args, **kwargs)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+MISTAKES = [
+    ("op_time", -1e-5, "-1e-05 is not a time above zero, in seconds"),
+    ("op_time", 0, "0.0 is not a time above zero, in seconds"),
+    ("op_time", np.nan, "nan is not a finite number"),
+    ("op_time", np.inf, "inf is not a finite number"),
+    ("op_time", -np.inf, "-inf is not a finite number"),
+    ("op_time", "fast", "fast is not a finite number"),
+    ("op_time", "", " is not a finite number"),
+    ("op_time", None, "None is not a finite number"),
+    ("op_time", 12345.6, "12345.6 is not between 1e-07 and 1000.0 s; is the unit right?"),
+    ("op_time", 2e-8, "2e-08 is not between 1e-07 and 1000.0 s; is the unit right?"),
+    ("M", 0, "0.0 is not at least 1"),
+    ("M", -64, "-64.0 is not at least 1"),
+    ("M", 1.5, "1.5 is not a whole number"),
+    ("M", np.nan, "nan is not a finite number"),
+    ("N", "wide", "wide is not a finite number"),
+    ("N", np.inf, "inf is not a finite number"),
+    ("K", 0.5, "0.5 is not at least 1"),
+    ("K", 256.25, "256.25 is not a whole number"),
+    ("sku", None, "None is not a name"),
+    ("sku", np.nan, "nan is not a name"),
+    ("backend", np.nan, "nan is not a name"),
+    ("version", np.nan, "nan is not a name"),
+]
+
+
+@pytest.mark.parametrize(("column", "value", "complaint"), MISTAKES)
+def test_a_bad_row_is_named_with_its_column_and_what_it_should_be(column, value, complaint):
+    message = refusal(checked, changed(column, value), origin="mine.csv")
+    assert message == f"mine.csv: row 3, column {column}: {complaint}"
+
+
+def test_a_microsecond_table_declared_in_seconds_is_refused():
+    """Kernel times of 10 to 40 in µs: none could be a kernel time above 1000 s but one."""
+    spoilt = table().assign(op_time=table()["op_time"] * 1e9)
+    assert "is the unit right?" in refusal(checked, spoilt, origin="mine.csv")
+
+
+@pytest.mark.parametrize("time", [FLOOR, CEILING])
+def test_the_bounds_themselves_are_taken(time):
+    assert checked(changed("op_time", time), origin="mine.csv")["op_time"].isin([time]).any()
+
+
+def test_the_first_bad_row_is_the_one_named():
+    spoilt = changed("op_time", -1, row=3)
+    spoilt.loc[1, "op_time"] = -2
+    assert "row 2, column op_time: -2" in refusal(checked, spoilt, origin="mine.csv")
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_missing_column_is_named_beside_those_that_are_needed(column):
+    message = refusal(checked, table().drop(columns=column), origin="mine.csv")
+    assert message == f"mine.csv: no column {column}; needed are {', '.join(COLUMNS)}"
+
+
+def test_an_empty_table_is_refused():
+    with pytest.raises(DataError, match=r"mine\.csv: the table holds no row"):
+        checked(table([]), origin="mine.csv")
+
+
+def test_other_columns_are_left_out_and_the_given_table_is_left_alone():
+    given_table = table().assign(note="by hand")
+    before = given_table.copy()
+    assert list(checked(given_table, origin="mine.csv").columns) == list(COLUMNS)
+    pd.testing.assert_frame_equal(given_table, before)
+
+
+def test_numbers_written_as_text_are_numbers():
+    pd.testing.assert_frame_equal(
+        checked(table().astype(str), origin="mine.csv"), checked(table(), origin="mine.csv")
+    )
+
+
+def test_a_version_that_looks_like_a_number_stays_a_name():
+    clean = checked(table().assign(version=1.10), origin="mine.csv")
+    assert set(clean["version"]) == {"1.1"}
+    assert clean["version"].map(type).eq(str).all()
+
+
+@given(st.permutations(range(len(ROWS))))
+def test_the_order_of_rows_changes_nothing(order):
+    shuffled = checked(table([ROWS[i] for i in order]), origin="mine.csv")
+    plain = checked(table(), origin="mine.csv")
+    pd.testing.assert_frame_equal(shuffled, plain)
+    assert runs_by_cell(shuffled, skus=["A", "B"]).equals(runs_by_cell(plain, skus=["A", "B"]))
+
+
+# --- cells -----------------------------------------------------------------------------------
+
+
+def cells(rows=ROWS, skus=("A", "B")):
+    return runs_by_cell(checked(table(rows), origin="mine.csv"), skus=list(skus))
+
+
+def test_repeated_runs_of_a_cell_become_its_replicates():
+    """By hand: three cells, at most two runs each."""
+    found = cells()
+    assert dict(found.sizes) == {"cell": 3, "run": 2}
+    assert found["cell"].values.tolist() == ["A/1x512x256", "A/64x512x256", "B/64x512x256"]
+    assert found["sku"].values.tolist() == ["A", "A", "B"]
+    assert found["M"].values.tolist() == [1, 64, 64]
+    expected = [[1e-5, np.nan], [2e-5, 3e-5], [4e-5, np.nan]]
+    np.testing.assert_array_equal(found["op_time"], expected)
+    assert found["backend"].values.tolist() == [["vllm", ""], ["sglang", "vllm"], ["sglang", ""]]
+    assert found["op_time"].attrs["units"] == "s"
+    assert {found[side].attrs["units"] for side in ("M", "N", "K")} == {"1"}
+
+
+def test_a_row_given_twice_is_two_runs_of_one_build():
+    found = cells([*ROWS, ROWS[0]])
+    assert found["backend"].sel(cell="A/64x512x256").values.tolist() == ["sglang", "sglang", "vllm"]
+    assert np.isfinite(found["op_time"]).sum() == len(ROWS) + 1
+
+
+def test_every_run_keeps_its_own_time_and_backend(database):
+    """Against pandas, on the stored table: nothing is lost, moved or averaged."""
+    clean = checked(database.table("gemm_bf16"), origin="gemm_bf16")
+    found = runs_by_cell(clean, skus=database.skus())
+    flat = found.to_dataframe().reset_index().dropna(subset="op_time")
+    keys = ["sku", "M", "N", "K", "backend", "op_time"]
+    pd.testing.assert_frame_equal(
+        flat[keys].sort_values(keys, ignore_index=True),
+        clean[keys].sort_values(keys, ignore_index=True),
+    )
+    assert found.indexes["cell"].is_unique
+
+
+def test_a_sku_without_a_datasheet_is_refused_with_the_closest_names():
+    with pytest.raises(UnknownNameError, match="unknown SKU 'B'; "):
+        cells(skus=["A"])
+    rows = [("H100-80GB-SMX", *ROWS[0][1:])]
+    message = refusal(cells, rows, skus=["H100-80GB-SXM", "L4-24GB-PCIe"])
+    assert "did you mean H100-80GB-SXM" in message

@@ -1,0 +1,355 @@
+"""Every record in the database is what its card says, and every name means one thing."""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import itertools
+import json
+import re
+import subprocess
+import sys
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from m2bayes.database import Database, digest, sha256
+from m2bayes.diagnostics import check, fingerprint
+from m2bayes.errors import ConvergenceError
+from m2bayes.measurements import COLUMNS, checked, runs_by_cell
+from m2bayes.mechanism.gemm import LAWS
+from m2bayes.workload import gemm_cells, parse_workload
+
+DATABASE = Database()
+ROOT = DATABASE.root
+SYNTHETIC = "syn_"
+THIRD_PARTY = re.compile(r"package (\S+)")
+every_llm = pytest.mark.parametrize("name", DATABASE.llms())
+every_model = pytest.mark.parametrize("name", DATABASE.models())
+every_table = pytest.mark.parametrize("name", DATABASE.data())
+every_posterior = pytest.mark.parametrize("name", DATABASE.posteriors())
+KERNELS = [n for n in DATABASE.data() if list(DATABASE.data_record(n).columns) == list(COLUMNS)]
+of_kernels = pytest.mark.parametrize("name", KERNELS)
+
+
+def stored(name):
+    """A table as it lies on disk, without the check of its hash."""
+    return pd.read_csv(ROOT / "data" / "measurements" / f"{name}.csv")
+
+
+def is_name(text):
+    """Snake case: a posterior is ``<data>-<model>``, so neither may hold a hyphen."""
+    return re.fullmatch(r"[a-z][a-z0-9_]*", text) is not None
+
+
+# --- cards -----------------------------------------------------------------------------------
+
+
+def test_the_database_holds_every_kind_of_record():
+    kinds = (DATABASE.skus, DATABASE.llms, DATABASE.models, DATABASE.data, DATABASE.posteriors)
+    assert all(kind() for kind in kinds)
+
+
+def test_every_file_of_the_database_belongs_to_a_card():
+    """Nothing lies about that no record names."""
+    expected = {f"data/datasheets/{n}.json" for n in DATABASE.skus()}
+    expected |= {f"data/llms/{n}.json" for n in DATABASE.llms()}
+    expected |= {f"models/{n}.{e}" for n in DATABASE.models() for e in ("json", "py")}
+    expected |= {f"data/measurements/{n}.{e}" for n in DATABASE.data() for e in ("json", "csv")}
+    expected |= {f"posteriors/{n}.{e}" for n in DATABASE.posteriors() for e in ("json", "nc")}
+    expected |= {DATABASE.data_record(n).recipe.split()[-1] for n in DATABASE.data()}
+    found = {
+        str(path.relative_to(ROOT))
+        for folder in ("data", "models", "posteriors")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert found == expected
+
+
+@every_llm
+def test_every_llm_card_can_be_served(name):
+    card = json.loads((ROOT / "data" / "llms" / f"{name}.json").read_text())
+    assert set(card) == {"name", "aliases", "source", "date", "license", "config"}
+    assert card["name"] == name == name.lower()
+    assert all(card[key] for key in ("source", "date", "license"))
+    assert all(alias == alias.lower() for alias in card["aliases"])
+    cells = gemm_cells(DATABASE.llm(name), [parse_workload("decode:batch=1,context=16")])
+    assert (cells.to_array() >= 1).all()
+
+
+def test_no_two_llms_answer_to_one_name():
+    cards = [json.loads(p.read_text()) for p in (ROOT / "data" / "llms").glob("*.json")]
+    names = [n for card in cards for n in (card["name"], *card["aliases"])]
+    assert len(names) == len(set(names))
+
+
+@every_model
+def test_every_model_card_describes_a_law_and_its_factors(name):
+    card = DATABASE.model(name)
+    assert card.name == name
+    assert is_name(name)
+    assert card.law in LAWS
+    for factor in card.factors:
+        assert set(factor) == {"name", "link", "units", "description"}
+        assert factor["link"] in ("log", "identity")
+        assert all(factor.values())
+    assert set(card.domain) == {"dtype", "M", "N", "K"}
+    assert all(card.domain[side][0] < card.domain[side][1] for side in ("M", "N", "K"))
+    assert card.title
+    assert card.description
+    assert isinstance(card.references, list)
+    assert card.references
+
+
+@every_table
+def test_every_data_card_says_where_the_numbers_come_from(name):
+    card = DATABASE.data_record(name)
+    assert card.name == name
+    assert is_name(name)
+    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", card.date)
+    assert all((card.title, card.description, card.source, card.licence, card.recipe))
+    for column in card.columns.values():
+        assert set(column) == {"units", "description"}
+        assert column["description"]
+
+
+@every_table
+def test_data_from_the_source_document_name_its_section(name):
+    source = DATABASE.data_record(name).source
+    assert THIRD_PARTY.search(source) or re.search(r"m2 source document, section \d", source)
+
+
+@every_table
+def test_a_synthetic_table_and_no_other_bears_the_prefix(name):
+    assert name.startswith(SYNTHETIC) == ("synthetic" in DATABASE.data_record(name).source.lower())
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+@every_table
+def test_every_table_is_the_one_its_card_describes(name):
+    card, path = DATABASE.data_record(name), ROOT / "data" / "measurements" / f"{name}.csv"
+    table = stored(name)
+    assert sha256(path) == card.sha256
+    assert len(table) == card.rows
+    assert list(table.columns) == list(card.columns)
+    assert path.stat().st_size < 3e6
+    assert b"\r" not in path.read_bytes()
+    pd.testing.assert_frame_equal(DATABASE.table(name), table)
+
+
+@of_kernels
+def test_kernel_times_are_complete_positive_and_of_known_skus(name):
+    table = stored(name)
+    assert not table.isna().any(axis=None)
+    assert (table[["M", "N", "K", "op_time"]] > 0).all(axis=None)
+    assert set(table["sku"]) <= set(DATABASE.skus())
+    assert not table.duplicated(["sku", "backend", "M", "N", "K"]).any()
+    ordered = table.sort_values(list(COLUMNS), ignore_index=True)
+    pd.testing.assert_frame_equal(checked(table, origin=name), ordered, check_dtype=False)
+
+
+@every_table
+def test_no_figure_is_negative_except_an_error(name):
+    table = stored(name)
+    numbers = table.select_dtypes("number")
+    if "quantity" in table:
+        numbers = numbers[~table["quantity"].str.startswith("error")]
+    assert not (numbers < 0).any(axis=None)
+    assert not np.isinf(numbers).any(axis=None)
+
+
+@pytest.mark.parametrize(("one", "other"), [*itertools.combinations(KERNELS, 2)])
+def test_no_cell_is_in_two_tables(one, other):
+    """What is scored was never fitted. Other SKUs may share a shape: the pair is what is unseen."""
+    cell = ["sku", "M", "N", "K"]
+    first, second = (stored(name)[cell].drop_duplicates() for name in (one, other))
+    assert first.merge(second, on=cell).empty
+    assert not first.merge(first, on=cell).empty
+
+
+@of_kernels
+def test_every_cell_lies_in_the_domain_of_the_models(name):
+    table = stored(name)
+    for model in DATABASE.models():
+        domain = DATABASE.model(model).domain
+        for side in ("M", "N", "K"):
+            assert table[side].between(*domain[side]).all()
+
+
+def test_kernels_faster_than_the_datasheet_allows_are_few_and_in_cache():
+    """No rate above the peak: the unit is right and the rates are dense."""
+    table = stored("gemm_bf16")
+    sheets = DATABASE.datasheets(sorted(table["sku"].unique()))
+    peak = sheets["peak_flop_rate"].to_series()[table["sku"]].to_numpy()
+    reached = 2 * table["M"] * table["N"] * table["K"] / table["op_time"] / peak
+    assert reached.max() < 1.02
+    assert reached.max() > 0.5
+
+
+# --- recipes ---------------------------------------------------------------------------------
+
+
+def recipes():
+    return sorted({DATABASE.data_record(name).recipe for name in DATABASE.data()})
+
+
+@pytest.mark.parametrize("recipe", recipes())
+def test_every_recipe_reproduces_its_tables(recipe):
+    program, script = recipe.split()
+    assert program == "python"
+    assert (ROOT / script).is_file()
+    if "m2_source" not in script and importlib.util.find_spec("aiconfigurator_core") is None:
+        pytest.skip(f"{script} needs aiconfigurator-core: pip install '.[recipes]'")
+    done = subprocess.run(
+        [sys.executable, script, "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = {name for name in DATABASE.data() if DATABASE.data_record(name).recipe == recipe}
+    lines = done.stdout.splitlines()
+    assert {line.partition(":")[0] for line in lines} == made
+    assert all(line.endswith("identical") for line in lines)
+
+
+def test_a_recipe_check_notices_another_table(tmp_path):
+    """Negative control: the same script beside a card with another hash."""
+    recipe = tmp_path / "recipes" / "m2_source.py"
+    recipe.parent.mkdir()
+    recipe.write_text((ROOT / "data" / "recipes" / "m2_source.py").read_text())
+    (tmp_path / "measurements").mkdir()
+    for path in (ROOT / "data" / "measurements").glob("*.json"):
+        card = json.loads(path.read_text())
+        if path.stem == "eta_ceilings":
+            card["sha256"] = "0" * 64
+        (tmp_path / "measurements" / path.name).write_text(json.dumps(card))
+    done = subprocess.run(
+        [sys.executable, recipe, "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "eta_ceilings: 4 rows, DIFFERS" in done.stdout
+
+
+def test_the_recipe_of_kernel_times_asks_for_the_version_it_was_written_for():
+    script = (ROOT / "data" / "recipes" / "gemm_bf16.py").read_text()
+    version = re.search(r'^VERSION = "(.+)"', script, re.MULTILINE).group(1)
+    for name in KERNELS:
+        assert f"aiconfigurator-core {version}" in DATABASE.data_record(name).source
+    if importlib.util.find_spec("aiconfigurator_core") is not None:
+        assert importlib.metadata.version("aiconfigurator-core") == version
+
+
+# --- posteriors ------------------------------------------------------------------------------
+
+
+def table_hash(table):
+    """Hash of a checked table as `m2bayes.posterior.fit` records it."""
+    return hashlib.sha256(table.to_csv(index=False, float_format="%.7g").encode()).hexdigest()
+
+
+@every_posterior
+def test_every_posterior_is_a_pair_of_known_data_and_a_known_model(name):
+    record = DATABASE.posterior(name)
+    assert record.name == name == f"{record.data['name']}-{record.model}"
+    assert record.model in DATABASE.models()
+    assert record.data["name"] in DATABASE.data()
+    assert record.dtype in DATABASE.model(record.model).domain["dtype"]
+    assert asdict(record) == json.loads((ROOT / "posteriors" / f"{name}.json").read_text())
+    assert set(record.versions) >= {"python", "pymc", "nutpie", "m2bayes"}
+    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", record.created)
+    assert set(record.inference) >= {"sampler", "draws", "tune", "chains", "seed", "target_accept"}
+
+
+@every_posterior
+def test_every_posterior_has_its_draws_and_passes_its_diagnostics(name):
+    record = DATABASE.posterior(name)
+    path = ROOT / "posteriors" / record.draws["file"]
+    assert sha256(path) == record.draws["sha256"]
+    assert set(record.checks) == {
+        "rhat_max", "ess_bulk_min", "ess_tail_min", "divergences", "bfmi_min",
+    }  # fmt: skip
+    check(record.checks, name=name)
+    with pytest.raises(ConvergenceError, match=name):
+        check(record.checks | {"divergences": 1.0}, name=name)
+
+
+@every_posterior
+def test_every_posterior_was_fitted_to_the_data_and_datasheets_that_are_here(name):
+    record = DATABASE.posterior(name)
+    table = checked(DATABASE.table(record.data["name"]), origin=name)
+    assert table_hash(table) == record.data["sha256"]
+    assert sorted(record.datasheets) == sorted(table["sku"].unique())
+    assert {s: digest(DATABASE.sku_card(s)[0]) for s in record.datasheets} == record.datasheets
+    one_off = table.assign(op_time=table["op_time"].where(table.index != 7, 1e-3))
+    assert table_hash(one_off) != record.data["sha256"]
+
+
+@every_posterior
+def test_draws_are_finite_labelled_and_hold_no_data(name):
+    record, draws = DATABASE.posterior(name), DATABASE.draws(name)
+    assert set(draws.dims) == {"chain", "draw", "sku", "architecture", "backend"}
+    assert draws.sizes["chain"] == record.inference["chains"]
+    assert draws.sizes["draw"] == record.inference["draws"]
+    assert sorted(draws["sku"].values) == sorted(record.datasheets)
+    table = DATABASE.table(record.data["name"])
+    assert sorted(draws["backend"].values) == sorted(table["backend"].unique())
+    sheets = DATABASE.datasheets(sorted(record.datasheets))
+    assert set(draws["architecture"].values) == set(sheets["architecture"].values)
+    for variable, values in draws.items():
+        assert values.dims[:2] == ("chain", "draw"), variable
+        assert np.isfinite(values).all(), variable
+        assert (values.std(("chain", "draw")) > 0).all(), variable
+        assert not variable.endswith("_offset")
+
+
+@every_posterior
+def test_the_fast_reader_of_draws_sees_what_xarray_sees(name):
+    with xr.open_dataset(ROOT / "posteriors" / f"{name}.nc", engine="h5netcdf") as file:
+        xr.testing.assert_equal(file.load(), DATABASE.draws(name).drop_attrs())
+
+
+@every_posterior
+def test_every_factor_of_the_model_has_its_draws(name):
+    draws = DATABASE.draws(name)
+    for factor in DATABASE.model(DATABASE.posterior(name).model).factors:
+        variable = f"log_{factor['name']}" if factor["link"] == "log" else factor["name"]
+        assert {variable, f"{variable}_mean"} & set(draws.data_vars)
+
+
+def test_the_stored_posteriors_are_small_enough_to_ship():
+    assert sum(path.stat().st_size for path in (ROOT / "posteriors").iterdir()) <= 12e6
+
+
+@every_posterior
+def test_the_model_still_has_the_log_density_it_was_fitted_with(name):
+    record = DATABASE.posterior(name)
+    skus = sorted(record.datasheets)
+    table = checked(DATABASE.table(record.data["name"]), origin=name)
+    sheets = DATABASE.datasheets(skus, dtype=record.dtype)
+    model = DATABASE.builder(record.model)(runs_by_cell(table, skus=skus), sheets)
+    now = fingerprint(model, points=len(record.fingerprint))
+    np.testing.assert_allclose(now, record.fingerprint, rtol=1e-9, atol=0)
+
+
+def test_the_fingerprint_tells_models_apart():
+    marks = [DATABASE.posterior(name).fingerprint for name in DATABASE.posteriors()]
+    assert all(len(mark) >= 3 for mark in marks)
+    assert len({tuple(mark) for mark in marks}) == len(marks)
+
+
+# --- licences --------------------------------------------------------------------------------
+
+
+@every_table
+def test_the_notice_names_every_third_party_source(name):
+    card = DATABASE.data_record(name)
+    package = THIRD_PARTY.search(card.source)
+    if package is None:
+        assert "project's owner" in card.licence
+        return
+    notice = (ROOT / "NOTICE").read_text()
+    assert package.group(1) in notice
+    assert card.licence.partition(", ")[2] in notice
