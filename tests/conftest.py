@@ -21,6 +21,7 @@ FACTORS = {
     "prologue": (np.log(250), None, None),
     "knee": (np.log(0.6), 0.3, None),
     "sigma_cell": (np.log(0.06), None, 0.3),
+    "sigma_time": (np.log(3e-7), None, 0.3),
     "sigma_run": (np.log(0.03), None, 0.3),
 }
 SLOPES = {"power_slope": 0.6, "width_slope": 0.1, "blank_gain": 0.05}

@@ -174,6 +174,7 @@ def test_gemm_time_by_hand():
         "peak_bandwidth": 10.0,
         "cache_port": 20.0,
         "chain": 0.5,
+        "peak_over_boost": 1.0,
         "load": 1.0,
         "blank_weights": 1.0,
         "power_per_rate": 0.7e-12,

@@ -66,10 +66,10 @@ def jittered(model, seed):
 
 
 def values_at(model, point):
-    """All named variables as a posterior of one draw; location and log density of each cell."""
+    """All named variables as a posterior of one draw; then location, scales and log density."""
     named = [*model.free_RVs, *model.deterministics]
-    parameters = [v for v in model["log_time"].owner.inputs if getattr(v.type, "ndim", 0) == 2]
-    outputs = model.replace_rvs_by_values([*named, parameters[0]])
+    location, _, *scales = model["log_time"].owner.inputs[-4:]
+    outputs = model.replace_rvs_by_values([*named, location, *scales])
     outputs += model.logp(vars=[model["log_time"]], sum=False)
     compiled = model.compile_fn(
         outputs,
@@ -78,17 +78,18 @@ def values_at(model, point):
         on_unused_input="ignore",
         mode="FAST_COMPILE",
     )
-    *found, location, density = compiled(point)
+    *found, location, cell, run, density = compiled(point)
     dims = model.named_vars_to_dims
     draw = {
         v.name: (("chain", "draw", *dims.get(v.name, ())), np.asarray(x)[None, None])
         for v, x in zip(named, found, strict=True)
     }
     labels = {d: np.asarray(model.coords[d]) for d in ("sku", "architecture", "backend")}
-    return xr.Dataset(draw, {"chain": [0], "draw": [0], **labels}), location, density
+    draw = xr.Dataset(draw, {"chain": [0], "draw": [0], **labels})
+    return draw, {"location": location, "cell": cell, "run": run, "density": density}
 
 
-def times_by_law(card, draws, cells, sheets):
+def times_by_law(card, draws, cells, sheets, build=True):
     """Noise-free time of each run by the path that predictions take, dims (cell, run, …)."""
     draws = draws.assign_attrs(factors=json.dumps(card.factors))
     factors = with_skus(draws, sheets, seed=0)
@@ -97,8 +98,19 @@ def times_by_law(card, draws, cells, sheets):
     terms = gemm_terms(cells, sheet, regime="benchmark", backend=cells["backend"])
     time = LAWS[card.law](terms, factors)
     backend = cells["backend"].where(cells["backend"] != "", draws["backend"].values[0])
-    build = draws["build_effect"].sel(sku=cells["sku"], backend=backend)
-    return (time * np.exp(build)).transpose("cell", "run", "chain", "draw")
+    effect = draws["build_effect"].sel(sku=cells["sku"], backend=backend) * build
+    return (time * np.exp(effect)).transpose("cell", "run", "chain", "draw")
+
+
+def scales_by_law(card, draw, cells, sheets):
+    """Scale of the discrepancy and of a run of each cell, from the point's own values.
+
+    Where the model has an absolute part, sigma_time [s], it counts by the mean time of the runs.
+    """
+    own = draw.isel(chain=0, draw=0).sel(sku=cells["sku"])
+    time = times_by_law(card, draw, cells, sheets, build=False).isel(chain=0, draw=0)
+    absolute = np.exp(own["log_sigma_time"]) / time.mean("run") if "log_sigma_time" in own else 0
+    return np.hypot(np.exp(own["log_sigma_cell"]), absolute), np.exp(own["log_sigma_run"])
 
 
 def log_t(value, location, cell, run):
@@ -113,31 +125,30 @@ def log_t(value, location, cell, run):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_density_is_that_of_the_law(card, model, cells, sheets, seed):
     """The location is the law on the point's own values; the density is SciPy's around it."""
-    draw, location, density = values_at(model, jittered(model, seed))
+    draw, found = values_at(model, jittered(model, seed))
     expected = np.log(times_by_law(card, draw, cells, sheets).values[..., 0, 0])
     present = np.isfinite(cells["op_time"].values)
-    np.testing.assert_allclose(location[present], expected[present], **EXACT)
-    flat = draw.isel(chain=0, draw=0)
+    np.testing.assert_allclose(found["location"][present], expected[present], **EXACT)
+    cell, run = scales_by_law(card, draw, cells, sheets)
+    np.testing.assert_allclose(found["cell"], cell, rtol=1e-12)
+    np.testing.assert_allclose(found["run"], run, rtol=1e-12)
+    measured = np.log(cells["op_time"].values)
     by_scipy = [
-        log_t(
-            np.log(cells["op_time"].values[i, here]),
-            expected[i, here],
-            *(np.exp(flat[f"log_sigma_{part}"].sel(sku=sku).item()) for part in ("cell", "run")),
-        )
-        for i, (here, sku) in enumerate(zip(present, cells["sku"].values, strict=True))
+        log_t(measured[i, here], expected[i, here], found["cell"][i], found["run"][i])
+        for i, here in enumerate(present)
     ]
-    np.testing.assert_allclose(density, by_scipy, rtol=1e-10)  # sums of residuals cancel
+    np.testing.assert_allclose(found["density"], by_scipy, rtol=1e-10)  # sums of residuals cancel
 
 
 def test_the_law_of_another_card_is_found_out(card, model, cells, sheets):
     """With factors read one SKU further on, the location moves far beyond rounding."""
-    draw, location, _ = values_at(model, jittered(model, 0))
+    draw, found = values_at(model, jittered(model, 0))
     wrong = draw.assign_coords(
         sku=np.roll(draw["sku"].values, 1), architecture=np.roll(draw["architecture"].values, 1)
     )
     moved = np.log(times_by_law(card, wrong, cells, sheets).values[..., 0, 0])
     present = np.isfinite(cells["op_time"].values)
-    assert np.abs(location - moved)[present].max() > 1e-3
+    assert np.abs(found["location"] - moved)[present].max() > 1e-3
 
 
 def test_some_cells_lack_a_run_and_some_have_all(cells):

@@ -44,14 +44,22 @@ def renamed(sheets, sku, architecture=None):
     return sheet.assign_coords(architecture=("sku", family))
 
 
-def width(time):
-    """Width of the central 90 % of log time, dims (sku, …): unlike a variance it has an error."""
-    low, high = np.log(time).quantile([0.05, 0.95], ("chain", "draw"))
-    return high - low
+def without(posterior, *spreads, builds=False):
+    """The same draws with the spreads named put to nothing for every SKU, measured or not."""
+    names = [str(v) for v in posterior if str(v).startswith(spreads)]
+    values = {v: 0.0 if v.endswith("_sd") else -80.0 for v in names}
+    values |= dict.fromkeys(("build_sd", "build_effect"), 0.0) if builds else {}
+    return posterior.assign({v: posterior[v] * 0 + x for v, x in values.items()})
+
+
+DISCREPANCY = ("log_sigma_cell", "log_sigma_time")
 
 
 def gain(narrow, wide, rng, repeats=100):
-    """By how much a width grows, and its Monte Carlo error by a bootstrap of the joint draws."""
+    """By how much the central 90 % of log time grow, and the Monte Carlo error of that.
+
+    A width of quantiles, since a variance with such tails has no error; a bootstrap of the draws.
+    """
     stacked = [t.stack(sample=("chain", "draw")).reset_index("sample") for t in (narrow, wide)]
     stacked = [np.log(t.transpose("sample", ...).values) for t in stacked]
 
@@ -193,10 +201,7 @@ def test_a_shape_has_one_time_wherever_it_occurs(synthetic_posterior, sheets, ce
 
 def test_without_errors_a_prediction_is_the_law_of_the_draws(synthetic_posterior, sheets, cells):
     """Spreads of the errors put to nothing: what is left is the law, at 1e-12."""
-    bare = synthetic_posterior.assign(
-        {v: synthetic_posterior[v] * 0 - 80 for v in ("log_sigma_cell", "log_sigma_run")}
-    )
-    bare["build_sd"] = bare["build_sd"] * 0
+    bare = without(synthetic_posterior, *DISCREPANCY, builds=True)
     factors = with_skus(bare, sheets, seed=0)
     for regime in ("served", "benchmark"):
         time = predict(bare, cells, sheets, regime=regime)
@@ -258,7 +263,7 @@ def test_a_rate_that_the_posterior_was_not_fitted_on_is_refused_at_the_door(data
 def test_new_runs_are_wider_and_more_of_them_less_so(synthetic_posterior, sheets, cells, rng):
     """The median of 25 runs lies between the truth and a single run; judged at 4 MCSE."""
     many = synthetic_posterior.isel(draw=np.arange(2000) % 100).assign_coords(draw=range(2000))
-    many = many.assign(log_sigma_cell=many["log_sigma_cell"] - 2)  # else its draws drown the rest
+    many = without(many, *DISCREPANCY)  # else its draws drown the rest
     shape, sheet = cells.isel(workload=[1]), sheets.sel(sku=[H100])
     truth, single, median = (
         predict(many, shape, sheet, backend="sglang", noise=n) for n in (0, 1, 25)
@@ -271,8 +276,7 @@ def test_new_runs_are_wider_and_more_of_them_less_so(synthetic_posterior, sheets
 def test_runs_of_any_backend_have_each_their_own_build(synthetic_posterior, sheets, cells, rng):
     """The median of many runs of one build keeps its effect; over many builds it averages out."""
     many = synthetic_posterior.isel(draw=np.arange(2000) % 100).assign_coords(draw=range(2000))
-    small = dict.fromkeys(("log_sigma_cell", "log_sigma_run"), -8.0)
-    many = many.assign({v: many[v] * 0 + x for v, x in small.items()})
+    many = without(many, *DISCREPANCY, "log_sigma_run")
     many["build_sd"] = many["build_sd"] * 0 + 0.1
     shape, sheet = cells.isel(workload=[1]), sheets.sel(sku=[H100])
     one, several = (predict(many, shape, sheet, noise=n) for n in (1, 25))
@@ -302,9 +306,7 @@ def test_uncertainty_grows_from_measured_to_architecture_to_population(
 
     Noise-free and without the discrepancy, which is as wide on every card of equal spread.
     """
-    none = {"log_sigma_cell": -80.0, "log_sigma_cell_mean": -80.0}
-    none |= dict.fromkeys(("log_sigma_cell_sku_sd", "build_sd", "build_effect"), 0.0)
-    bare = fitted.assign({v: fitted[v] * 0 + x for v, x in none.items()})
+    bare = without(fitted, *DISCREPANCY, builds=True)
     sheets = database.datasheets([sku])
     asked = [sheets, renamed(sheets, sku), renamed(sheets, sku, "Nobody's")]
     measured, architecture, population = (predict(bare, cells, sheet) for sheet in asked)
