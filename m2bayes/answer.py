@@ -12,8 +12,9 @@ import xarray as xr
 
 from m2bayes import decision
 from m2bayes.errors import InfeasibleError, UnknownNameError, WorkloadError
+from m2bayes.factors import basis
 from m2bayes.llm import LLM
-from m2bayes.predictive import basis, predict, summary
+from m2bayes.predictive import predict, summary
 from m2bayes.workload import Kernel, Step, gemm_cells, resident_bytes
 
 METRICS = {"gemm_time": "s"}  # metric -> units
@@ -91,6 +92,7 @@ def answers(
     *,
     noise: int = 0,
     advance: Callable[[int], None] = lambda done: None,
+    keep: Callable[[xr.DataArray], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Predict workload by workload in blocks of bounded memory, and summarise each.
 
@@ -104,6 +106,8 @@ def answers(
         Runs of a predictive median, see `m2bayes.predictive.predict` [1].
     advance : callable
         Told how many more workloads are done.
+    keep : callable, optional
+        Given each block of times, NaN where a SKU cannot hold the workload.
 
     Returns
     -------
@@ -112,7 +116,7 @@ def answers(
     """
     cells = gemm_cells(question.llm, question.workloads, tp=question.tp)
     samples = question.posterior.sizes["chain"] * question.posterior.sizes["draw"]
-    each = samples * question.datasheets.sizes["sku"] * cells.sizes["op"]
+    each = samples * question.datasheets.sizes["sku"] * cells.sizes["op"] * max(noise, 1)
     step = max(1, BLOCK // each)
     out: list[dict[str, Any]] = []
     for start in range(0, cells.sizes["workload"], step):
@@ -130,6 +134,8 @@ def answers(
         fits = feasible(question, steps)
         time = (time * block["calls"]).where(xr.DataArray(fits == "", dims=("sku", "workload")))
         time.attrs["units"] = METRICS[question.metric]
+        if keep is not None:
+            keep(time)
         for entry, reasons in zip(summarise(question, time), fits.T, strict=True):
             _annotate(question, block, entry, reasons)
             out.append(entry)

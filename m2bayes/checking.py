@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from m2bayes.database import Database, digest
+from m2bayes.database import Database, Posterior, digest
 from m2bayes.errors import RecordError
 from m2bayes.evaluate import by_build, cell_times, median_of_builds, scores
-from m2bayes.measurements import checked, runs_by_cell
+from m2bayes.inputs import Inputs
 
 TOLERANCE = 1e-9  # relative, of a log density summed in another order
 
@@ -48,9 +48,8 @@ def report(
             raise RecordError(
                 f"posterior {record.name}: the datasheet of {sku} changed since the fit; fit again"
             )
-    table = checked(database.table(record.data["name"]), origin=record.data["name"])
-    skus = sorted(record.datasheets)
-    cells, sheets = runs_by_cell(table, skus=skus), database.datasheets(skus, dtype=record.dtype)
+    inputs = Inputs.recorded(database, record)
+    cells, sheets = inputs.cells(), inputs.datasheets
     out: dict[str, Any] = {
         "posterior": record.name,
         "checks": record.checks,
@@ -59,12 +58,15 @@ def report(
     }
     if rebuild:
         tell(f"compiling {record.model}: half a minute the first time")
-        out["fingerprint"] = _compare(database, record.model, cells, sheets, record.fingerprint)
-    for sku in skus:
+        out["fingerprint"] = _compare(database, record, inputs)
+    unconditioned = draws.drop_vars([v for v in draws.data_vars if str(v).startswith("residual")])
+    for sku in inputs.skus:
         tell(f"posterior predictive on {sku}")
         own = cells.isel(cell=np.flatnonzero(cells["sku"].values == sku))
         observed = median_of_builds(by_build(own)).drop_vars("sku", errors="ignore")
-        predictive = cell_times(draws, own, sheets, seed=0).drop_vars("sku", errors="ignore")
+        predictive = cell_times(unconditioned, own, sheets, seed=0).drop_vars(
+            "sku", errors="ignore"
+        )
         out["calibration"][sku] = scores(predictive, observed)
     keys = next(iter(out["calibration"].values())).keys()
     out["calibration"]["mean"] = {
@@ -73,15 +75,14 @@ def report(
     return out
 
 
-def _compare(
-    database: Database, model: str, cells: Any, sheets: Any, stored: list[float]
-) -> dict[str, list[float]]:
+def _compare(database: Database, record: Posterior, inputs: Inputs) -> dict[str, list[float]]:
     from m2bayes.diagnostics import fingerprint
 
-    now = fingerprint(database.builder(model)(cells, sheets), points=len(stored))
-    if not np.allclose(now, stored, rtol=TOLERANCE, atol=0):
+    model = inputs.build(database.builder(record.model))
+    now = fingerprint(model, points=len(record.fingerprint))
+    if not np.allclose(now, record.fingerprint, rtol=TOLERANCE, atol=0):
         raise RecordError(
-            f"model {model}: its log density {now} is not the stored {stored}; the model, a law, "
-            "a datasheet or the data changed: fit again, or give the model a new name"
+            f"model {record.model}: its log density {now} is not the stored {record.fingerprint}; "
+            "the model, a law, a datasheet or the data changed: fit again, or rename the model"
         )
-    return {"stored": stored, "now": now}
+    return {"stored": record.fingerprint, "now": now}

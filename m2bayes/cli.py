@@ -65,9 +65,9 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(
         dest="command", required=True, metavar="command", parser_class=Parser
     )
-    _question(_command(commands, "rank", "rank SKUs, best first, with probabilities"), many=2)
-    predict = _command(commands, "predict", "times of each SKU with intervals")
-    _question(predict, many=1)
+    _question(_command(commands, "rank", "rank SKUs, best first, with probabilities", csv=True))
+    predict = _command(commands, "predict", "times of each SKU with intervals", csv=True)
+    _question(predict)
     predict.add_argument("--by", choices=["op"], help="break the time down by operator")
     predict.add_argument(
         "--noise",
@@ -95,17 +95,20 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _command(commands: Any, name: str, help_: str) -> argparse.ArgumentParser:
+def _command(commands: Any, name: str, help_: str, csv: bool = False) -> argparse.ArgumentParser:
     command: argparse.ArgumentParser = commands.add_parser(
         name, help=help_, description=help_[0].upper() + help_[1:] + "."
     )
-    command.add_argument("--json", action="store_true", help="machine-readable, on stdout")
+    form = command.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="machine-readable, on stdout")
+    if csv:
+        form.add_argument("--csv", action="store_true", help="one row a workload and SKU")
     command.add_argument("--quiet", action="store_true", help="no progress and no remarks")
     command.add_argument("--database", metavar="DIR", help=argparse.SUPPRESS)
     return command
 
 
-def _question(command: argparse.ArgumentParser, *, many: int) -> None:
+def _question(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--llm", metavar="NAME", help="LLM name (m2bayes list llms) or path of a config.json")
     add(
@@ -139,13 +142,14 @@ def _question(command: argparse.ArgumentParser, *, many: int) -> None:
     add("--posterior", default=POSTERIOR, metavar="NAME", help=f"default: {POSTERIOR}")
     add("--draws", type=int, metavar="N", help="joint draws to use (default: all that are stored)")
     add("--seed", type=int, default=0)
-    add("--csv", action="store_true", help="one row a workload and SKU, on stdout")
 
 
 def _fit(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--model", required=True, metavar="NAME", help="m2bayes list models")
     add("--data", required=True, metavar="NAME", help="m2bayes list data, or path of a CSV")
+    add("--clock", metavar="NAME", help="data set of clock telemetry, if the model takes one")
+    add("--shapes", metavar="NAME", help="more kernel times, for the discrepancy between shapes")
     add("--out", required=True, metavar="DIR", help="where the record and the draws go")
     add("--draws", type=int, default=1000, help="kept draws of each chain (1000)")
     add("--tune", type=int, default=1000, help="discarded draws of each chain (1000)")

@@ -16,10 +16,18 @@ from m2bayes import tables
 from m2bayes.answer import METRICS, Question, answers, predicted, ranked, thinned
 from m2bayes.database import Database, read_json
 from m2bayes.datasheet import lint as lint_card
-from m2bayes.errors import DatasheetError, UnknownNameError, WorkloadError
+from m2bayes.errors import DataError, DatasheetError, UnknownNameError, WorkloadError
 from m2bayes.workload import Kernel, Step, parse_workload
 
 MANY = 200  # workloads from which a progress bar is worth showing
+MOST_RUNS, MOST_DRAWS = 1000, 50_000_000
+SETTINGS = {  # of a fit: smallest and largest value
+    "draws": (10, 100_000),
+    "tune": (10, 100_000),
+    "chains": (2, 64),
+    "seed": (0, 2**32 - 1),
+    "target_accept": (0.5, 0.999),
+}
 
 
 def rank(args: argparse.Namespace) -> int:
@@ -33,17 +41,18 @@ def rank(args: argparse.Namespace) -> int:
 
 def predict(args: argparse.Namespace) -> int:
     """Predict times for each workload and SKU."""
-    if args.noise < 0:
-        raise WorkloadError(f"--noise {args.noise}: give 0 or a number of runs")
+    if not 0 <= args.noise <= MOST_RUNS:
+        raise WorkloadError(f"--noise {args.noise}: give 0 to {MOST_RUNS} runs")
     question = _ask(args)
+    blocks = _Blocks(question, args.out) if args.out else None
     with _progress(args, len(question.workloads)) as advance:
-        results = answers(question, predicted, noise=args.noise, advance=advance)
+        results = answers(question, predicted, noise=args.noise, advance=advance, keep=blocks)
     if args.by != "op":
         for entry in results:
             for sku in entry["skus"]:
                 del sku["ops"]
-    if args.out:
-        _write_draws(question, args)
+    if blocks:
+        blocks.write()
     columns = ["workload", "sku", *(["op"] if args.by else []), "median", "mean", "low", "high"]
     _print(args, question, results, tables.prediction, columns)
     return 0
@@ -88,31 +97,35 @@ def _workloads(database: Database, specs: list[str]) -> list[Step | Kernel]:
     return found
 
 
-def _write_draws(question: Question, args: argparse.Namespace) -> None:
-    """Joint draws of the metric as netCDF, whole or not at all."""
-    from m2bayes.predictive import predict as kernel_times
-    from m2bayes.workload import gemm_cells
+class _Blocks:
+    """Joint draws of the metric, gathered block by block and written whole or not at all."""
 
-    cells = gemm_cells(question.llm, question.workloads, tp=question.tp)
-    time = kernel_times(
-        question.posterior,
-        cells,
-        question.datasheets,
-        regime=question.regime,
-        backend=question.backend,
-        noise=args.noise,
-        seed=question.seed,
-    )
-    total = (time * cells["calls"]).rename("op_time").assign_attrs(units=METRICS[question.metric])
-    target = Path(args.out)
-    part = target.with_name(target.name + ".part")
-    try:
-        total.to_dataset().to_netcdf(part, engine="h5netcdf")
-        part.replace(target)
-    except OSError as error:
-        raise WorkloadError(f"--out {target}: cannot be written: {error.strerror}") from None
-    finally:
-        part.unlink(missing_ok=True)
+    def __init__(self, question: Question, out: str) -> None:
+        self.target, self.parts = Path(out), list[Any]()
+        if not self.target.resolve().parent.is_dir():
+            raise WorkloadError(f"--out {out}: no such folder")
+        samples = question.posterior.sizes["chain"] * question.posterior.sizes["draw"]
+        held = samples * question.datasheets.sizes["sku"] * len(question.workloads)
+        if held > MOST_DRAWS:
+            raise WorkloadError(f"--out would hold {held:.1e} draws; ask for fewer, see --draws")
+
+    def __call__(self, time: Any) -> None:
+        """Keep one block of kernel times, dims (chain, draw, sku, workload, op) [s]."""
+        self.parts.append(time.astype("float32"))
+
+    def write(self) -> None:
+        """Write one netCDF file with variable ``op_time`` [s]."""
+        import xarray as xr
+
+        whole = xr.concat(self.parts, dim="workload").rename("op_time")
+        part = self.target.with_name(self.target.name + ".part")
+        try:
+            whole.to_dataset().to_netcdf(part, engine="h5netcdf")
+            part.replace(self.target)
+        except OSError as error:
+            raise WorkloadError(f"--out {self.target}: cannot be written: {error}") from None
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def _print(
@@ -171,7 +184,11 @@ def _progress(args: argparse.Namespace, total: int) -> Iterator[Callable[[int], 
 
 def fit(args: argparse.Namespace) -> int:
     """Fit a model and store its posterior."""
-    database = Database(args.database)
+    for name, (low, high) in SETTINGS.items():
+        if not low <= getattr(args, name) <= high:
+            option = name.replace("_", "-")
+            raise DataError(f"--{option} {getattr(args, name)}: give {low} to {high}")
+    database, folder = Database(args.database), _folder(args.out)
     from m2bayes.database import store
     from m2bayes.posterior import fit as fit_model
 
@@ -181,6 +198,8 @@ def fit(args: argparse.Namespace) -> int:
         database,
         args.model,
         args.data,
+        clock=args.clock,
+        shapes=args.shapes,
         draws=args.draws,
         tune=args.tune,
         chains=args.chains,
@@ -188,12 +207,24 @@ def fit(args: argparse.Namespace) -> int:
         target_accept=args.target_accept,
         progress=not args.quiet,
     )
-    path = store(record, draws, Path(args.out))
+    path = store(record, draws, folder)
     if args.json:
         _json(asdict(database.posterior(str(path))))
     else:
         print(f"{path}: {tables.diagnosis(record.checks)}")
     return 0
+
+
+def _folder(out: str) -> Path:
+    """Make the folder that results go to, before the work rather than after it."""
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"--out {out}: not a folder that can be written: {error.strerror}"
+        ) from None
+    return folder
 
 
 def check(args: argparse.Namespace) -> int:
@@ -215,21 +246,18 @@ def _tell(args: argparse.Namespace) -> Callable[[str], None]:
 
 def evaluate(args: argparse.Namespace) -> int:
     """Score posteriors on unseen measurements."""
-    from m2bayes.evaluate import SUITES
+    from m2bayes.suites import NAMES, Setting, run
 
-    database, out = Database(args.database), []
+    folder = _folder(args.out) if args.out else None
     for name in args.suites:
-        if name not in SUITES:
-            raise UnknownNameError("suite", name, SUITES)
-        suite = dict(SUITES[name])
-        run = suite.pop("run")
-        result = run(database, **suite, seed=0, tell=_tell(args))
-        out.append(result)
-        if args.out:
-            folder = Path(args.out)
-            folder.mkdir(parents=True, exist_ok=True)
+        if name not in NAMES:
+            raise UnknownNameError("suite", name, NAMES)
+    setting, out = Setting(Database(args.database), _tell(args)), []
+    for name in args.suites:
+        out.append(run(name, setting))
+        if folder:
             part = folder / f"{name}.json.part"
-            part.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
+            part.write_text(json.dumps(out[-1], indent=1, allow_nan=False) + "\n")
             part.replace(folder / f"{name}.json")
     if args.json:
         _json(out)

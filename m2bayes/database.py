@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import xarray as xr
 
 from m2bayes.datasheet import combine, datasheet
@@ -68,7 +69,7 @@ class Posterior:
 
     name: str
     model: str
-    data: dict[str, str]
+    data: list[dict[str, str]]
     datasheets: dict[str, str]
     dtype: str
     fingerprint: list[float]
@@ -283,12 +284,14 @@ class Database:
                 f"posterior {record.name}: {file.name} was changed or cut off (its SHA-256 is not "
                 f"the recorded one); restore it or fit again with m2bayes fit"
             )
-        draws = _read_draws(file)
-        model = self.model(record.model)
-        facts = {"name": record.name, "law": model.law, "dtype": record.dtype}
-        lists = {"factors": json.dumps(model.factors), "domain": json.dumps(model.domain)}
-        draws.attrs = facts | lists
-        return draws
+        try:
+            draws = read_draws(file)
+        except (OSError, KeyError, ValueError, TypeError) as fault:
+            raise RecordError(
+                f"posterior {record.name}: {file.name} is no file of draws: {fault}"
+            ) from None
+        _check_draws(draws, record)
+        return labelled(draws, self.model(record.model), name=record.name, dtype=record.dtype)
 
     def workloads(self, spec: str) -> list[Step | Kernel]:
         """Workloads of a ``.csv`` or ``.toml`` file.
@@ -333,10 +336,50 @@ def _record[Record](kind: type[Record], path: Path) -> Record:
     if set(content) != names:
         wrong = ", ".join(sorted(set(content) ^ names))
         raise RecordError(f"{path}: a {kind.__name__} card with missing or unknown keys: {wrong}")
+    for field in fields(kind):  # type: ignore[arg-type]
+        wanted = str(field.type).partition("[")[0]
+        if type(content[field.name]).__name__ != wanted:
+            raise RecordError(f"{path}: {field.name} of a {kind.__name__} card must be a {wanted}")
+    if kind is Posterior:
+        _check_record(content, path)
     return kind(**content)
 
 
-def _read_draws(file: Path) -> xr.Dataset:
+def _check_record(content: dict[str, Any], path: Path) -> None:
+    """Refuse a posterior's record whose nested values are not what the code will read."""
+    if not {"file", "sha256"} <= set(content["draws"]):
+        raise RecordError(f"{path}: draws must name file and sha256")
+    sources = [
+        d for d in content["data"] if isinstance(d, dict) and {"role", "name", "sha256"} <= set(d)
+    ]
+    if not sources or len(sources) < len(content["data"]):
+        raise RecordError(f"{path}: each of data must name role, name and sha256")
+    numbers = [*content["checks"].values(), *content["fingerprint"]]
+    if not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
+        raise RecordError(f"{path}: checks and fingerprint must hold numbers")
+
+
+def labelled(draws: xr.Dataset, model: Model, *, name: str, dtype: str) -> xr.Dataset:
+    """Draws with the attributes that prediction reads: name, law, factors, dtype, domain."""
+    facts = {"name": name, "law": model.law, "dtype": dtype}
+    lists = {"factors": json.dumps(model.factors), "domain": json.dumps(model.domain)}
+    return draws.assign_attrs(facts | lists)
+
+
+def _check_draws(draws: xr.Dataset, record: Posterior) -> None:
+    """Refuse draws without the record's labels, or with a value that is not finite."""
+    skus = {str(s) for s in draws["sku"].values} if "sku" in draws.coords else set()
+    if not {"chain", "draw", "architecture"} <= set(draws.dims) or skus != set(record.datasheets):
+        raise RecordError(
+            f"posterior {record.name}: the labels of its draws are not those of its record; "
+            "fit again"
+        )
+    for name, held in draws.data_vars.items():
+        if held.dtype.kind == "f" and not np.isfinite(held.values).all():
+            raise RecordError(f"posterior {record.name}: {name} is not finite; fit again")
+
+
+def read_draws(file: Path) -> xr.Dataset:
     """Read a netCDF-4 file of draws through h5py: five times faster to open than by xarray."""
     import h5py
 
@@ -373,19 +416,31 @@ def store(record: Posterior, draws: xr.Dataset, folder: Path) -> Path:
         Of the record's ``.json``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{record.name}.nc"
-    part = file.with_suffix(".nc.part")
-    packed = {v: {"zlib": True, "complevel": 4, "shuffle": True} for v in draws.data_vars}
+    file, target = folder / f"{record.name}.nc", folder / f"{record.name}.json"
+    write_draws(draws, file)
+    content = asdict(record) | {"draws": {"file": file.name, "sha256": sha256(file)}}
+    part = target.with_suffix(".json.part")
     try:
-        draws.to_netcdf(part, engine="h5netcdf", encoding=packed)
-        content = asdict(record) | {"draws": {"file": file.name, "sha256": sha256(part)}}
-        target = folder / f"{record.name}.json"
-        target.with_suffix(".json.part").write_text(json.dumps(content, indent=2) + "\n")
-        part.replace(file)
-        target.with_suffix(".json.part").replace(target)
+        part.write_text(json.dumps(content, indent=2) + "\n")
+        part.replace(target)
     finally:
         part.unlink(missing_ok=True)
     return target
+
+
+def write_draws(draws: xr.Dataset, file: Path) -> None:
+    """Write draws as compressed netCDF-4, the whole file or none of it."""
+    part = file.with_suffix(".nc.part")
+    packed = {
+        v: {"zlib": True, "complevel": 4, "shuffle": True}
+        for v in draws.data_vars
+        if draws[v].dtype.kind in "fi"
+    }
+    try:
+        draws.to_netcdf(part, engine="h5netcdf", encoding=packed)
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def digest(card: dict[str, Any]) -> str:

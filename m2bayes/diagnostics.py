@@ -23,9 +23,21 @@ def diagnostics(tree: xr.DataTree) -> dict[str, float]:
     ----------
     tree : DataTree
         Groups ``posterior`` and ``sample_stats``, dims (chain, draw, …).
+
+    Raises
+    ------
+    ConvergenceError
+        If a draw is not finite.
     """
     import arviz_stats as az
 
+    bad = [
+        str(name)
+        for name, held in tree["posterior"].to_dataset().data_vars.items()
+        if not np.isfinite(held.values).all()
+    ]
+    if bad:
+        raise ConvergenceError(f"draws of {', '.join(bad)} are not finite; fit again")
     posterior, stats = tree["posterior"].to_dataset(), tree["sample_stats"].to_dataset()
     return {
         "rhat_max": _worst(az.rhat(posterior), np.nanmax),

@@ -2,22 +2,28 @@ r"""The discrepancy δ of a shape: a function of (draw, SKU, shape), not noise.
 
 A library picks one kernel for a shape, every time; so a shape is faster or slower than the law in
 every layer, call and workload, its neighbours tend to be too, and cards of one architecture share
-much of it. δ is drawn as a stationary random field over ``(log2 M, log2 N, log2 K)`` with
-exponential covariance, by random Fourier features [1]_: the features are fixed, their weights are
-standard normal and belong to (seed, architecture or SKU). Student-t marginals with 4 degrees of
-freedom come from four more such fields, whose mean square is the scale that a shape also lends to
-the noise of a run.
+much of it. δ is a stationary random field over ``(log2 M, log2 N, log2 K)`` with exponential
+covariance, part of it the architecture's and part the SKU's own. Where shapes nearby were measured,
+their residuals move its mean and shrink its variance (kriging on the nearest cells); elsewhere it
+has its prior. Draws come from random Fourier features [1]_: the features are fixed, their weights
+are standard normal and belong to (seed, architecture or SKU), so the same shape has the same value
+wherever it is asked for. Student-t marginals with 4 degrees of freedom come from four more such
+fields, whose mean square is the scale that a shape also lends to the noise of a run.
 
 References
 ----------
 .. [1] Rahimi, Recht (2007). *Random features for large-scale kernel machines*. NIPS 20.
 .. [2] Shah, Wilson, Ghahramani (2014). *Student-t processes as alternatives to Gaussian
    processes*. https://proceedings.mlr.press/v33/shah14.html
+.. [3] Vecchia (1988). *Estimation and model identification for continuous spatial processes*.
+   https://doi.org/10.1111/j.2517-6161.1988.tb01729.x
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,13 +32,167 @@ from m2bayes._random import labelled_rng
 FREQUENCIES = (64, 16)  # of the discrepancy itself, and of each field of its tail scale
 LENGTHS = (2.0, 0.7, 1.2)  # correlation length in octaves of M, N and K
 TAIL = 4  # degrees of freedom
-SHARED = 0.6  # share of the variance that cards of one architecture have in common
+WIDEST = 4.0  # the tail scale ends here (0.7 % of draws): the mean of exp(t) would not exist
+ROUGH, ROUGH_LENGTH = 0.1, 0.05  # share of the variance that neighbours hardly share, its length
+SHARED = 0.75  # share of the variance that cards of one architecture have in common
+NEAREST = 64  # measured cells that a shape is conditioned on
+OUTLIER = 6.0  # residuals beyond this many scales are pulled in to it
+COVERED = (0.9, 2.1318)  # share of |t| with 4 degrees of freedom, and its quantile
+TOGETHER = 16  # shapes in one matrix product
+BLOCK = 256  # shapes conditioned at once
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """What measured cells of one architecture say of the discrepancy, in units of its scale.
+
+    Parameters
+    ----------
+    shapes : array, dims (cell, 3)
+        ``M``, ``N``, ``K`` [1].
+    sku : array of str, dims (cell,)
+        Whose cell it is.
+    unit : array, dims (cell,)
+        Log of measured over modelled time, over the SKU's ``sigma_cell`` [1].
+    noise : array, dims (cell,)
+        Variance of `unit` that run noise explains [1].
+    wider : float
+        How much wider the SKU's errors are than the conditional sd says, see `inflation` [1].
+    """
+
+    shapes: np.ndarray
+    sku: np.ndarray
+    unit: np.ndarray
+    noise: np.ndarray
+    wider: float = 1.0
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Conditional moments of the unit discrepancy [1], each with dims (shape,).
+
+    ``shared`` is the share of the variance that the cards of an architecture have in common.
+    """
+
+    mean: np.ndarray
+    sd: np.ndarray
+    shared: np.ndarray
+
+
+def cell_scale(relative: Any, absolute: Any, time: Any) -> Any:
+    r"""Scale of the discrepancy of a shape [1], dims broadcast.
+
+    .. math:: \sigma = \sqrt{\sigma_{rel}^2 + (\sigma_{abs} / t)^2}
+
+    A kernel is off by a share of its time, and by a fraction of a microsecond whatever its length.
+
+    Parameters
+    ----------
+    relative, absolute : array_like, dims (sku,)
+        ``sigma_cell`` [1] and ``sigma_time`` [s].
+    time : array_like
+        Modelled kernel time [s].
+
+    Examples
+    --------
+    >>> cell_scale(0.3, 0.4e-6, 1e-6)
+    0.5
+    """
+    return (relative**2 + (absolute / time) ** 2) ** 0.5
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Correlation of one field at log2 shapes `a` and `b`, dims (..., a, b)."""
+    distance = sum(
+        np.abs(a[..., :, None, i] - b[..., None, :, i]) / LENGTHS[i] for i in range(len(LENGTHS))
+    )
+    return (1 - ROUGH) * np.exp(-distance) + ROUGH * np.exp(-distance / ROUGH_LENGTH)
+
+
+def moments(
+    shapes: np.ndarray, *, sku: str, residuals: Residuals | None, left_out: bool = False
+) -> Moments:
+    """Condition the unit discrepancy of `shapes` on measured cells of the same architecture.
+
+    Parameters
+    ----------
+    shapes : array, dims (shape, 3)
+        ``M``, ``N``, ``K`` [1].
+    sku : str
+        Whose discrepancy; its own cells count fully, its architecture's in part.
+    residuals : Residuals or None
+        Of the architecture; None for the prior.
+    left_out : bool
+        Condition on cells of other shapes only, as if these shapes had not been measured.
+
+    Returns
+    -------
+    Moments, dims (shape,)
+        Each shape is conditioned on its `NEAREST` cells alone, so it does not depend on what
+        other shapes are asked for.
+    """
+    n = len(shapes)
+    if residuals is None or len(residuals.unit) == 0:
+        return Moments(np.zeros(n), np.ones(n), np.full(n, SHARED))
+    parts = [
+        _local_moments(np.log2(shapes[i : i + BLOCK]), sku, residuals, left_out)
+        for i in range(0, n, BLOCK)
+    ]
+    mean, variance, common = (np.concatenate(p) for p in zip(*parts, strict=True))
+    variance = np.clip(variance, 1e-6, 1.0)
+    share = np.clip(common / variance, 0.0, 1.0)
+    # a shape with no measured cell near it keeps its prior scale
+    learnt = 1 - variance
+    return Moments(mean, np.sqrt(variance) * (1 + learnt * (residuals.wider - 1)), share)
+
+
+def _local_moments(
+    at: np.ndarray, sku: str, known: Residuals, left_out: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, variance, and covariance with a sister card, at log2 shapes `at`, dims (shape,)."""
+    cells, own = np.log2(known.shapes), known.sku == sku
+    sisters = max(len(set(known.sku[~own])), 1)
+    near = _correlation(at, cells)
+    weight = np.where(own, 1.0, SHARED)
+    k = min(NEAREST, len(cells))
+    barred = (near == 1) & left_out
+    chosen = np.argsort(barred - near * weight, axis=1, kind="stable")[:, :k]
+    labels = known.sku[chosen]
+    same = labels[:, :, None] == labels[:, None, :]
+    covariance = _correlation(cells[chosen], cells[chosen]) * np.where(same, 1.0, SHARED)
+    covariance[:, np.arange(k), np.arange(k)] += known.noise[chosen]
+    near = np.take_along_axis(near, chosen, axis=1)
+    to_own = near * weight[chosen]
+    to_sister = near * np.where(own[chosen], SHARED, SHARED + (1 - SHARED) / sisters)
+    gain = np.linalg.solve(covariance, to_own[:, :, None])[:, :, 0]
+    unit = np.clip(known.unit, -OUTLIER, OUTLIER)[chosen]
+    return (
+        (gain * unit).sum(axis=1),
+        1 - (gain * to_own).sum(axis=1),
+        SHARED - (gain * to_sister).sum(axis=1),
+    )
+
+
+def inflation(residuals: Residuals, sku: str) -> float:
+    """How much wider errors of prediction from neighbours are than their modelled sd [1].
+
+    Each measured cell of the SKU is predicted from cells of other shapes; the factor is that by
+    which the 90 % quantile of the absolute error exceeds that of a Student-t with 4 degrees of
+    freedom.
+    """
+    own = residuals.sku == sku
+    known = moments(residuals.shapes[own], sku=sku, residuals=residuals, left_out=True)
+    error = residuals.unit[own] - known.mean
+    scaled = np.abs(error) / np.sqrt(known.sd**2 + residuals.noise[own])
+    return float(np.quantile(scaled, COVERED[0]) / COVERED[1])
 
 
 def _features(shapes: np.ndarray, frequencies: int) -> np.ndarray:
     """Cosine and sine features of log2 shapes, dims (shape, feature); the rows have norm 1."""
     rng = labelled_rng(0, "discrepancy frequencies")
-    phase = np.log2(shapes) @ (rng.standard_cauchy((frequencies, 3)) / LENGTHS).T
+    vectors = rng.standard_cauchy((frequencies, 3)) / LENGTHS
+    vectors[: round(ROUGH * frequencies)] /= ROUGH_LENGTH
+    phase = np.log2(shapes) @ vectors.T
     waves = np.concatenate([np.cos(phase), np.sin(phase)], axis=1)
     return (waves / np.sqrt(frequencies)).astype(np.float32)
 
@@ -41,11 +201,24 @@ def _field(features: np.ndarray, draws: int, seed: int, *labels: str) -> np.ndar
     """Standard normal field, dims (draw, shape), whose weights belong to `seed` and `labels`."""
     rng = labelled_rng(seed, "discrepancy", *labels)
     weights = rng.standard_normal((draws, features.shape[1]), dtype=np.float32)
-    return np.asarray(weights @ features.T)
+    out = np.empty((draws, len(features)), dtype=np.float32)
+    for i in range(0, len(features), TOGETHER):
+        # products of one fixed size: their rounding must not depend on what else is asked for
+        block = np.zeros((TOGETHER, features.shape[1]), dtype=np.float32)
+        part = features[i : i + TOGETHER]
+        block[: len(part)] = part
+        out[:, i : i + TOGETHER] = (weights @ block.T)[:, : len(part)]
+    return out
 
 
 def unit_fields(
-    shapes: np.ndarray, *, sku: str, architecture: str, draws: int, seed: int
+    shapes: np.ndarray,
+    *,
+    sku: str,
+    architecture: str,
+    draws: int,
+    seed: int,
+    residuals: Residuals | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw a unit discrepancy and its tail scale, each with dims (draw, shape).
 
@@ -57,25 +230,28 @@ def unit_fields(
         Whose field; cards of one architecture share part of it.
     draws, seed : int
         Number of draws [1] and seed.
+    residuals : Residuals, optional
+        Of measured cells of the architecture.
 
     Returns
     -------
     tuple of array, dims (draw, shape)
-        Student-t field with scale 1 [1]: multiply by the SKU's ``sigma_cell``; and the factor
-        [1] by which the same shapes widen run noise.
+        Student-t field [1] with its far tail cut, of scale 1 where nothing nearby was measured:
+        multiply by `cell_scale`; and the factor [1] by which the same shapes widen run noise.
     """
     shapes = np.asarray(shapes, dtype=float)
-    owners = ((f"architecture {architecture}", SHARED), (f"sku {sku}", 1 - SHARED))
+    known = moments(shapes, sku=sku, residuals=residuals)
+    shares = [known.shared.astype(np.float32), *[np.full(1, SHARED, np.float32)] * TAIL]
     fields = []
-    for i in range(1 + TAIL):
+    for i, share in enumerate(shares):
         features = _features(shapes, FREQUENCIES[min(i, 1)])
-        parts = [
-            np.sqrt(np.float32(share)) * _field(features, draws, seed, label, str(i))
-            for label, share in owners
-        ]
-        fields.append(parts[0] + parts[1])
+        common = _field(features, draws, seed, f"architecture {architecture}", str(i))
+        own = _field(features, draws, seed, f"sku {sku}", str(i))
+        fields.append(np.sqrt(share) * common + np.sqrt(1 - share) * own)
     widening = 1 / np.sqrt(np.mean([field**2 for field in fields[1:]], axis=0))
-    return fields[0] * widening, widening
+    widening = np.minimum(widening, WIDEST)
+    unit = known.mean.astype(np.float32) + known.sd.astype(np.float32) * fields[0] * widening
+    return unit, widening
 
 
 def run_noise(

@@ -51,10 +51,7 @@ class UnknownNameError(M2BayesError, KeyError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(set(known))
-        close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.4)
         folded = {k.lower(): k for k in known}
-        close = close or [
-            folded[c] for c in difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.4)
-        ]
+        close = [folded[c] for c in difflib.get_close_matches(name.lower(), folded, n=3)]
         hint = f"did you mean {', '.join(close)}?" if close else f"known: {', '.join(known)}"
         super().__init__(f"unknown {kind} {name!r}; {hint}")

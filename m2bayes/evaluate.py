@@ -1,28 +1,15 @@
-"""Suites that score stored posteriors on measurements they have not seen."""
+"""Judge predictive draws against measured cells: errors, calibration, and the band it may keep."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from m2bayes.database import Database
-from m2bayes.measurements import checked, runs_by_cell
-from m2bayes.mechanism.roofline import (
-    activation_traffic,
-    gemm_flops,
-    roofline_time,
-    weight_traffic,
-)
-from m2bayes.posterior import versions
 from m2bayes.predictive import predict
 from m2bayes.score import absolute_percentage_error, coverage, crps, pit
 
 MASSES = (0.5, 0.8, 0.9, 0.95)
-ROOFLINE = "datasheet_roofline"
-Told = Callable[[str], None]
+NARROWEST = 1024
 
 
 def by_build(cells: xr.Dataset) -> xr.DataArray:
@@ -103,80 +90,56 @@ def scores(draws: xr.DataArray, observed: xr.DataArray) -> dict[str, float]:
     }
     for mass in MASSES:
         out[f"coverage_{mass * 100:.0f}"] = float(coverage(draws, observed, mass=mass).mean())
+    out["band_low"], out["band_high"] = coverage_band(draws)
     return out
 
 
-def roofline_scores(cells: xr.Dataset, sheet: xr.Dataset) -> dict[str, float]:
-    """Errors of the datasheet roofline on the same cells [1]; it has no distribution to judge."""
-    M, N, K = (cells[v] for v in ("M", "N", "K"))
-    time = roofline_time(
-        gemm_flops(M, N, K),
-        weight_traffic(N, K) + activation_traffic(M, N, K),
-        peak_flop_rate=float(sheet["peak_flop_rate"]),
-        peak_bandwidth=float(sheet["peak_bandwidth"]),
-    ).drop_vars("sku")
-    observed = median_of_builds(by_build(cells)).drop_vars("sku", errors="ignore")
-    error = absolute_percentage_error(time, observed)
-    bias = float(np.median(np.log(observed.values / time.values)))
-    return {"mape": float(error.mean()), "median_ape": float(error.median()), "bias": bias}
+def coverage_band(
+    draws: xr.DataArray, mass: float = 0.9, level: float = 0.99
+) -> tuple[float, float]:
+    """Range in which the coverage over cells of a calibrated model falls [1].
 
-
-def gemm_cells(
-    database: Database, *, posteriors: tuple[str, ...], data: str, seed: int, tell: Told
-) -> dict[str, Any]:
-    """Score posteriors on cells of `data`, SKU by SKU, beside the datasheet roofline.
+    Every draw in turn plays the measurement of all cells, so errors that the cells share, as those
+    of a SKU nobody measured, widen the band.
 
     Parameters
     ----------
-    database : Database
-        That holds them.
-    posteriors : tuple of str
-        Names or paths of records.
-    data : str
-        Data set that none of them was fitted to.
-    seed : int
-        Of the predictive draws.
-    tell : callable
-        Told what is being scored.
-
-    Returns
-    -------
-    dict
-        ``results[posterior][sku]`` and ``mean`` over SKUs, as in `scores` [1].
+    draws : DataArray, dims (chain, draw, cell)
+        Predictive draws [s].
+    mass, level : float
+        Mass of the equal-tailed interval, and of the band [1].
     """
-    table = checked(database.table(data), origin=data)
-    skus = sorted(table["sku"].unique())
-    sheets = database.datasheets(skus)
-    cells = runs_by_cell(table, skus=skus)
-    results: dict[str, dict[str, dict[str, float]]] = {ROOFLINE: {}}
-    for name in posteriors:
-        posterior = database.draws(name)
-        results[posterior.attrs["name"]] = {}
-        for sku in skus:
-            tell(f"{posterior.attrs['name']} on {sku}")
-            own = cells.isel(cell=np.flatnonzero(cells["sku"].values == sku))
-            observed = median_of_builds(by_build(own)).drop_vars("sku", errors="ignore")
-            draws = cell_times(posterior, own, sheets, seed=seed).drop_vars("sku", errors="ignore")
-            results[posterior.attrs["name"]][sku] = scores(draws, observed)
-            results[ROOFLINE][sku] = roofline_scores(own, sheets.sel(sku=sku))
-    for by_sku in results.values():
-        keys = next(iter(by_sku.values())).keys()
-        by_sku["mean"] = {k: float(np.mean([s[k] for s in by_sku.values()])) for k in keys}
+    flat = draws.transpose("chain", "draw", "cell").values.reshape(-1, draws.sizes["cell"])
+    low, high = np.quantile(flat, [(1 - mass) / 2, (1 + mass) / 2], axis=0)
+    inside = ((flat >= low) & (flat <= high)).mean(axis=1)
+    edges = np.quantile(inside, [(1 - level) / 2, (1 + level) / 2])
+    return float(edges[0]), float(edges[1])
+
+
+def of_sku(cells: xr.Dataset, sku: str) -> xr.Dataset:
+    """Cells of one SKU, dims (cell, run)."""
+    return cells.isel(cell=np.flatnonzero(cells["sku"].values == sku))
+
+
+def wide(cells: xr.Dataset) -> np.ndarray:
+    """Whether a cell is shaped like a served projection: N and K from 1024, dims (cell,)."""
+    return ((cells["N"] >= NARROWEST) & (cells["K"] >= NARROWEST)).values
+
+
+def judged(
+    posterior: xr.Dataset, cells: xr.Dataset, sheets: xr.Dataset, *, seed: int
+) -> dict[str, dict[str, float]]:
+    """Scores on all cells of one SKU, and on the wide ones [1]."""
+    draws = cell_times(posterior, cells, sheets, seed=seed).drop_vars("sku", errors="ignore")
+    observed = median_of_builds(by_build(cells)).drop_vars("sku", errors="ignore")
+    at = np.flatnonzero(wide(cells))
     return {
-        "suite": "gemm-cells",
-        "command": "m2bayes evaluate gemm-cells",
-        "data": {"name": data, "sha256": database.data_record(data).sha256},
-        "posteriors": {name: database.posterior(name).draws["sha256"] for name in posteriors},
-        "seed": seed,
-        "versions": versions(),
-        "results": results,
+        "all": scores(draws, observed),
+        "wide": scores(draws.isel(cell=at), observed.isel(cell=at)),
     }
 
 
-SUITES: dict[str, dict[str, Any]] = {
-    "gemm-cells": {
-        "run": gemm_cells,
-        "posteriors": ("gemm_bf16-const_ceiling", "gemm_bf16-hier_gemm"),
-        "data": "gemm_bf16_test",
-    }
-}
+def averaged(by_sku: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Mean of each score over SKUs [1]."""
+    keys = next(iter(by_sku.values())).keys()
+    return {k: float(np.mean([s[k] for s in by_sku.values()])) for k in keys}

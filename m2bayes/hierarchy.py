@@ -9,7 +9,10 @@ import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
 
-from m2bayes.mechanism.gemm import gemm_terms
+from m2bayes.discrepancy import cell_scale
+from m2bayes.errors import UnknownNameError
+from m2bayes.measurements import SIZES
+from m2bayes.mechanism.gemm import gemm_terms, sustained_share
 
 TAIL = 4.0  # degrees of freedom of the Student-t errors
 SPREAD = 0.3  # log-normal width of the prior of every spread
@@ -24,15 +27,22 @@ class Frame:
         Cells from `m2bayes.measurements.runs_by_cell`.
     datasheets : Dataset, dims (sku,)
         One row a SKU that the posterior shall hold.
+    clock : Dataset, dims (reading, sweep), optional
+        Clock telemetry from `m2bayes.measurements.clock_readings`.
 
     Raises
     ------
-    KeyError
-        For a SKU in `data` without a datasheet: PyMC itself would not notice.
+    UnknownNameError
+        For a SKU in `data` without a datasheet.
     """
 
-    def __init__(self, data: xr.Dataset, datasheets: xr.Dataset) -> None:
+    def __init__(
+        self, data: xr.Dataset, datasheets: xr.Dataset, clock: xr.Dataset | None = None
+    ) -> None:
         skus = datasheets.indexes["sku"]
+        for name in np.unique(data["sku"].values):  # PyMC itself would not notice
+            if name not in skus:
+                raise UnknownNameError("SKU", str(name), [str(s) for s in skus])
         families, at = np.unique(datasheets["architecture"].values, return_inverse=True)
         backends = np.unique(data["backend"].values[data["backend"].values != ""])
         self.data, self.sheet = data, datasheets.sel(sku=data["sku"])
@@ -42,6 +52,10 @@ class Frame:
         self.sku_at = np.array([skus.get_loc(name) for name in data["sku"].values])
         known = {name: i for i, name in enumerate(backends)} | {"": 0}
         self.build_at = np.vectorize(known.__getitem__)(data["backend"].values)
+        self.clock = clock
+        if clock is not None:
+            self.clock_sheet = datasheets.sel(sku=clock["sku"])
+            self.clock_at = np.array([skus.get_loc(name) for name in clock["sku"].values])
 
     def inputs(self) -> dict[str, np.ndarray]:
         """Everything measured or computed that enters the model, dims (cell, …), by name.
@@ -53,14 +67,24 @@ class Frame:
         observed = self.data["op_time"].values
         present = np.isfinite(observed)
         return {
-            **{
-                str(name): term.broadcast_like(self.data["M"]).transpose("cell", ...).values
-                for name, term in terms.data_vars.items()
-            },
+            **_arrays(terms, self.data["M"]),
+            **self._clock_inputs(),
             "sku_at": self.sku_at,
             "build_at": self.build_at,
             "present": present.astype(float),
             "log_op_time": np.log(np.where(present, observed, 1.0)),
+        }
+
+    def _clock_inputs(self) -> dict[str, np.ndarray]:
+        """Terms of the served regime for each clock reading, and the readings."""
+        if self.clock is None:
+            return {}
+        terms = gemm_terms(self.clock, self.clock_sheet, regime="served")
+        arrays = _arrays(terms, self.clock["M"])
+        return {
+            **{f"clock_{name}": array for name, array in arrays.items()},
+            "reading_at": self.clock_at,
+            **{str(k): v.values for k, v in self.clock.data_vars.items() if k not in SIZES},
         }
 
     def terms(self) -> dict[str, Any]:
@@ -68,9 +92,10 @@ class Frame:
         self.held = {name: pm.Data(name, value) for name, value in self.inputs().items()}
         return {k: v if v.ndim == 2 else v[:, None] for k, v in self.held.items()}
 
-    def rows(self, value: Any) -> Any:
-        """Gather a factor by SKU to its cells, dims (cell, 1); a shared one stays a scalar."""
-        return value if value.ndim == 0 else value[self.held["sku_at"]][:, None]
+    def rows(self, factors: dict[str, Any], at: str = "sku_at") -> dict[str, Any]:
+        """Gather factors by SKU to their cells, dims (cell, 1); shared ones stay scalars."""
+        where = self.held[at]
+        return {k: v if v.ndim == 0 else v[where][:, None] for k, v in factors.items()}
 
     def pooled(
         self,
@@ -118,6 +143,25 @@ class Frame:
         offset = pm.Normal(f"{name}_sku_offset", 0, 1, dims="sku")
         return pm.Deterministic(name, level + sd * offset, dims="sku")
 
+    def observe_clock(self, factors: dict[str, Any]) -> None:
+        """Likelihood of the clock telemetry given the factors by SKU, if there is any.
+
+        A reading is normal around the modelled share of boost [1], with its own error and a
+        misfit that all share; the cap sweep informs ``cap_slope``, the exponent [1] with which
+        the clock of one card follows its power limit.
+        """
+        if self.clock is None:
+            return
+        terms = {k[6:]: v[:, None] for k, v in self.held.items() if k.startswith("clock_")}
+        share = sustained_share(terms, self.rows(factors, at="reading_at"))[:, 0]
+        misfit = pm.LogNormal("clock_misfit", np.log(0.05), 0.5)
+        spread = pt.sqrt(misfit**2 + self.held["reading_error"] ** 2)
+        observed = self.held["reading_log_share"]
+        pm.StudentT("reading", nu=TAIL, mu=pt.log(share), sigma=spread, observed=observed)
+        slope = pm.Normal("cap_slope", 1 / 3, 0.1)
+        power = self.held["cap_log_power"]
+        pm.Normal("cap", slope * power, misfit * power, observed=self.held["cap_log_clock"])
+
     def observe(self, time: Any) -> None:
         """Likelihood of the log time of each run, given its modelled `time` [s], dims (cell, run).
 
@@ -128,20 +172,31 @@ class Frame:
         offset = pm.Normal("build_offset", 0, 1, dims=("sku", "backend"))
         centred = offset - offset.mean(axis=1, keepdims=True)  # the level belongs to the factors
         effect = pm.Deterministic("build_effect", spread * centred, dims=("sku", "backend"))
-        sigma_cell = pt.exp(self.pooled("log_sigma_cell", (np.log(0.06), 0.4), sku=0.3))
+        relative = pt.exp(self.pooled("log_sigma_cell", (np.log(0.06), 0.4), sku=0.3))
+        absolute = pt.exp(self.pooled("log_sigma_time", (np.log(3e-7), 0.7), sku=0.3))
         sigma_run = pt.exp(self.pooled("log_sigma_run", (np.log(0.03), 0.4), sku=0.3))
         at, build = self.held["sku_at"], self.held["build_at"]
+        sigma_cell = cell_scale(relative[at], absolute[at], time.mean(axis=1))
         pm.CustomDist(
             "log_time",
             pt.log(time) + effect[at[:, None], build],
             self.held["present"],
-            sigma_cell[at],
+            sigma_cell,
             sigma_run[at],
             logp=cell_logp,
             random=cell_random,
             signature="(c,r),(c,r),(c),(c)->(c,r)",
             observed=self.held["log_op_time"],
         )
+
+
+def _arrays(terms: xr.Dataset, like: xr.DataArray) -> dict[str, np.ndarray]:
+    """Terms as arrays with the dims of `like` first."""
+    dims = like.dims
+    return {
+        str(name): term.broadcast_like(like).transpose(*dims, ...).values
+        for name, term in terms.data_vars.items()
+    }
 
 
 def cell_logp(value: Any, mu: Any, present: Any, sigma_cell: Any, sigma_run: Any) -> Any:
@@ -177,7 +232,7 @@ def cell_random(  # noqa: PLR0917  PyMC passes the parameters by position
     mu: Any, present: Any, sigma_cell: Any, sigma_run: Any, rng: Any = None, size: Any = None
 ) -> Any:
     """Draw the runs of each cell [1], dims (cell, run); absent runs come out as 0."""
-    shape = size if size is not None else mu.shape
+    shape = (*size, *mu.shape[-2:]) if size else mu.shape  # PyMC passes () for one draw
     scale = 1 / np.sqrt(rng.chisquare(TAIL, size=shape[:-1]) / TAIL)
     shared = (sigma_cell * scale * rng.standard_normal(shape[:-1]))[..., None]
     own = (sigma_run * scale)[..., None] * rng.standard_normal(shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -62,6 +63,12 @@ def checked(table: pd.DataFrame, *, origin: str) -> pd.DataFrame:
     return table.sort_values(list(COLUMNS), ignore_index=True)
 
 
+def content_hash(table: pd.DataFrame) -> str:
+    """SHA-256 of a table's content as CSV with seven digits: what a posterior was fitted to."""
+    content = table.to_csv(index=False, float_format="%.7g")
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
 def _refuse(table: pd.DataFrame, name: str, bad: pd.Series, origin: str, wanted: str) -> None:
     """Raise for the first row where `bad` holds."""
     if bad.any():
@@ -112,4 +119,54 @@ def runs_by_cell(table: pd.DataFrame, *, skus: Sequence[str]) -> xr.Dataset:
             "sku": ("cell", heads["sku"].to_numpy().astype(str)),
             "backend": (("cell", "run"), backends.astype(str)),
         },
+    )
+
+
+def clock_readings(table: pd.DataFrame, datasheets: xr.Dataset, *, origin: str) -> xr.Dataset:
+    """Clock telemetry as readings under a GEMM load, and as steps of a power-cap sweep.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``sku``; ``M``, ``N``, ``K`` [1] of the load, ``sustained_clock`` and ``half_width`` of its
+        95 % interval [Hz]; for a sweep ``power_limit`` [W] instead of a load.
+    datasheets : Dataset, dims (sku,)
+        Readings of other SKUs are left out; sweeps are kept, as ratios within one card.
+    origin : str
+        Where the table comes from, for the message.
+
+    Returns
+    -------
+    Dataset, dims (reading, sweep)
+        ``reading_log_share``, log of sustained over boost, and its ``reading_error`` [1]; ``M``,
+        ``N``, ``K`` (reading) [1], coordinate ``sku``; ``cap_log_power``, ``cap_log_clock``
+        (sweep), log ratios [1] of neighbouring steps.
+
+    Raises
+    ------
+    DataError
+        If a column is missing or a clock is not above zero.
+    """
+    needed = ("sku", *SIZES, "power_limit", "sustained_clock", "half_width")
+    missing = [c for c in needed if c not in table.columns]
+    if missing:
+        raise DataError(f"{origin}: no column {', '.join(missing)}; needed are {', '.join(needed)}")
+    _refuse(table, "sustained_clock", ~(table["sustained_clock"] > 0), origin, "a clock above zero")
+    loaded = table[table["M"].notna() & table["sku"].isin(datasheets["sku"].values)]
+    clocks = loaded["sustained_clock"].to_numpy()
+    boost = datasheets["boost_clock"].sel(sku=loaded["sku"].to_numpy()).values
+    power, clock = [], []
+    for _, steps in table[table["M"].isna()].groupby("sku"):
+        ordered = np.log(steps.sort_values("power_limit")[["power_limit", "sustained_clock"]])
+        power += list(np.diff(ordered["power_limit"]))
+        clock += list(np.diff(ordered["sustained_clock"]))
+    return xr.Dataset(
+        {
+            "reading_log_share": ("reading", np.log(clocks / boost)),
+            "reading_error": ("reading", loaded["half_width"].to_numpy() / 1.96 / clocks),
+            **{v: ("reading", loaded[v].to_numpy(dtype=float)) for v in SIZES},
+            "cap_log_power": ("sweep", np.array(power)),
+            "cap_log_clock": ("sweep", np.array(clock)),
+        },
+        coords={"sku": ("reading", loaded["sku"].to_numpy().astype(str))},
     )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import platform
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import xarray as xr
 
 from m2bayes.database import Database, Posterior, digest
 from m2bayes.diagnostics import check, diagnostics, fingerprint
-from m2bayes.measurements import checked, runs_by_cell
+from m2bayes.inputs import Inputs
 
 if TYPE_CHECKING:
     import pymc as pm
@@ -90,6 +88,8 @@ def fit(
     model: str,
     data: str,
     *,
+    clock: str | None = None,
+    shapes: str | None = None,
     dtype: str = "bf16",
     **settings: int | float | bool,
 ) -> tuple[Posterior, xr.Dataset]:
@@ -101,6 +101,10 @@ def fit(
         Where model, data set and datasheets are.
     model, data : str
         Name of a model; name of a data set or path of a CSV with the same columns.
+    clock : str, optional
+        Data set of clock telemetry, for a model that takes it.
+    shapes : str, optional
+        More kernel times: with those of `data` they inform the discrepancy between shapes.
     dtype : str
         Of the measured kernels.
     **settings
@@ -116,29 +120,27 @@ def fit(
     ConvergenceError
         If the chains fail `m2bayes.diagnostics.check`.
     """
-    card = database.model(model)
-    table = checked(database.table(data), origin=data)
-    skus = sorted(table["sku"].unique())
-    sheets = database.datasheets(skus, dtype=dtype)
-    cells = runs_by_cell(table, skus=skus)
-    built = database.builder(model)(cells, sheets)
+    card, inputs = database.model(model), Inputs.read(database, data, clock, shapes, dtype)
+    built = inputs.build(database.builder(model))
     tree = sample(built, **settings)  # type: ignore[arg-type]
-    stem = Path(data).stem if data not in database.data() else data
-    name = f"{stem}-{card.name}"
+    name = f"{inputs.sources[0]['name']}-{card.name}"
     checks = diagnostics(tree)
     check(checks, name=name)
-    content = hashlib.sha256(table.to_csv(index=False, float_format="%.7g").encode()).hexdigest()
+    draws = kept(tree)
+    if shapes is not None:
+        draws = draws.merge(inputs.residuals(draws, card))
     record = Posterior(
         name=name,
         model=card.name,
-        data={"name": stem, "sha256": content},
-        datasheets={sku: digest(database.sku_card(sku)[0]) for sku in skus},
+        data=inputs.sources,
+        datasheets={str(sku): digest(database.sku_card(str(sku))[0]) for sku in inputs.skus},
         dtype=dtype,
         fingerprint=fingerprint(built),
-        inference={"sampler": "nutpie NUTS", **settings},
+        inference={"sampler": "nutpie NUTS"}
+        | {k: v for k, v in settings.items() if k != "progress"},
         checks=checks,
         draws={},
         versions=versions(),
         created=datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
-    return record, kept(tree)
+    return record, draws

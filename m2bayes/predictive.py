@@ -2,101 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from m2bayes._random import labelled_rng
-from m2bayes.discrepancy import run_noise, unit_fields
-from m2bayes.errors import RecordError, UnknownNameError
+from m2bayes.discrepancy import cell_scale, run_noise, unit_fields
+from m2bayes.errors import UnknownNameError, WorkloadError
+from m2bayes.factors import by_sku, families, with_skus
 from m2bayes.mechanism.gemm import LAWS, gemm_terms
-
-BASES = ("measured", "architecture", "population")
-
-
-def basis(posterior: xr.Dataset, datasheets: xr.Dataset) -> xr.DataArray:
-    """Say what each SKU's prediction rests on, dims (sku,).
-
-    ``measured``: its own timings; ``architecture``: those of its architecture; ``population``:
-    only those of other architectures.
-    """
-    skus, families = posterior.indexes["sku"], posterior.indexes["architecture"]
-    found = [
-        BASES[0] if sku in skus else BASES[1] if family in families else BASES[2]
-        for sku, family in zip(datasheets["sku"].values, _families(datasheets), strict=True)
-    ]
-    return xr.DataArray(found, dims="sku", coords={"sku": datasheets["sku"]})
-
-
-def _families(datasheets: xr.Dataset) -> list[str]:
-    return [str(a) for a in datasheets["architecture"].values]
-
-
-def with_skus(posterior: xr.Dataset, datasheets: xr.Dataset, *, seed: int) -> xr.Dataset:
-    """Factors of the SKUs asked for: gathered where measured, else drawn from the level above.
-
-    Parameters
-    ----------
-    posterior : Dataset, dims (chain, draw, sku, architecture)
-        Stored draws with attribute ``factors``, a JSON list of ``{"name", "link"}``.
-    datasheets : Dataset, dims (sku,)
-        Of the SKUs asked for, in any order, with coordinate ``architecture``.
-    seed : int
-        Of the new draws; a SKU's depend on the seed and its own name only.
-
-    Returns
-    -------
-    Dataset, dims (chain, draw, sku)
-        One variable a factor, on its natural scale, units as in the model's card.
-
-    Raises
-    ------
-    RecordError
-        If the posterior lacks a factor that its card names.
-    """
-    out = {}
-    for factor in json.loads(posterior.attrs["factors"]):
-        name = f"log_{factor['name']}" if factor["link"] == "log" else factor["name"]
-        if name not in posterior and f"{name}_mean" not in posterior:
-            raise RecordError(f"posterior has no variable {name}; fit the model again")
-        value = _by_sku(posterior, name, datasheets, seed)
-        out[factor["name"]] = np.exp(value) if factor["link"] == "log" else value
-    return xr.Dataset(out)
-
-
-def _by_sku(posterior: xr.Dataset, name: str, sheets: xr.Dataset, seed: int) -> xr.DataArray:
-    """One pooled variable for every SKU of `sheets`; one that all share is returned as it is."""
-    by_sku = name in posterior and "sku" in posterior[name].dims
-    if not by_sku and f"{name}_architecture" not in posterior:
-        return posterior[name if name in posterior else f"{name}_mean"]
-    columns = []
-    for sku, family in zip(sheets["sku"].values, _families(sheets), strict=True):
-        if by_sku and sku in posterior.indexes["sku"]:
-            columns.append(posterior[name].sel(sku=sku, drop=True))
-            continue
-        level = _architecture_level(posterior, name, family, seed)
-        if by_sku:
-            level = level + posterior[f"{name}_sku_sd"] * _normal(level, seed, name, str(sku))
-        columns.append(level)
-    names = xr.DataArray(sheets["sku"].values, dims="sku", name="sku")
-    return xr.concat(columns, dim=names, coords="minimal", compat="override")
-
-
-def _architecture_level(posterior: xr.Dataset, name: str, family: str, seed: int) -> xr.DataArray:
-    """Centre of a pooled variable for SKUs of one architecture, drawn anew for an unknown one."""
-    mean = posterior[f"{name}_mean"]
-    if f"{name}_architecture" not in posterior:
-        return mean
-    if family in posterior.indexes["architecture"]:
-        return posterior[f"{name}_architecture"].sel(architecture=family, drop=True)
-    spread = posterior[f"{name}_architecture_sd"]
-    return mean + spread * _normal(mean, seed, name, f"architecture {family}")
-
-
-def _normal(like: xr.DataArray, seed: int, *labels: str) -> xr.DataArray:
-    return xr.zeros_like(like) + labelled_rng(seed, *labels).standard_normal(like.shape)
+from m2bayes.residuals import known
 
 
 def predict(
@@ -141,10 +57,17 @@ def predict(
     ------
     UnknownNameError
         For a backend or law that is unknown.
+    WorkloadError
+        If the datasheets are for another dtype than the posterior.
     """
     law = LAWS.get(str(posterior.attrs["law"]))
     if law is None:
         raise UnknownNameError("law", str(posterior.attrs["law"]), LAWS)
+    dtype = str(datasheets["dtype"].item()) if "dtype" in datasheets.coords else None
+    if dtype not in (None, posterior.attrs.get("dtype")):
+        raise WorkloadError(
+            f"datasheets for {dtype}: the posterior knows {posterior.attrs['dtype']}"
+        )
     dims = cells["M"].dims
     flat, where = _unique_shapes(cells)
     factors = with_skus(posterior, datasheets, seed=seed)
@@ -152,11 +75,10 @@ def predict(
     blocks = []
     for sku in datasheets["sku"].values:
         factor = factors.sel(sku=sku) if "sku" in factors.dims else factors
-        error = _error(
-            posterior, flat, datasheets.sel(sku=[sku]), backend=backend, noise=noise, seed=seed
-        )
-        time = law(_rows(terms.sel(sku=sku)), _columns(factor)) * np.exp(error)
-        blocks.append(time[..., where])
+        time = law(_rows(terms.sel(sku=sku)), _columns(factor))
+        sheet = datasheets.sel(sku=[sku])
+        error = _error(posterior, flat, sheet, time, backend=backend, noise=noise, seed=seed)
+        blocks.append((time * np.exp(error.astype(float)))[..., where])
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     shape = (len(blocks), chains, draws, *cells["M"].shape)
     times = np.moveaxis(np.stack(blocks).reshape(shape), 0, 2)
@@ -194,17 +116,28 @@ def _error(
     posterior: xr.Dataset,
     flat: xr.Dataset,
     sheet: xr.Dataset,
+    time: np.ndarray,
     *,
     backend: str,
     noise: int,
     seed: int,
 ) -> np.ndarray:
     """Log of discrepancy, build effect and, with `noise`, run noise; dims (sample, shape)."""
-    sku, family = str(sheet["sku"].values[0]), _families(sheet)[0]
+    sku, family = str(sheet["sku"].values[0]), families(sheet)[0]
     samples = posterior.sizes["chain"] * posterior.sizes["draw"]
     shapes = np.stack([flat[v].values for v in ("M", "N", "K")], axis=1)
-    unit, widening = unit_fields(shapes, sku=sku, architecture=family, draws=samples, seed=seed)
-    delta = _scale(posterior, "log_sigma_cell", sheet, seed) * unit
+    unit, widening = unit_fields(
+        shapes,
+        sku=sku,
+        architecture=family,
+        draws=samples,
+        seed=seed,
+        residuals=known(posterior, family, sku),
+    )
+    relative, absolute = (
+        _scale(posterior, f"log_sigma_{kind}", sheet, seed) for kind in ("cell", "time")
+    )
+    delta = cell_scale(relative, absolute, time) * unit
     if not noise:
         return delta + _build_effect(posterior, sku, backend, 1, seed)[0]
     sigma_run = _scale(posterior, "log_sigma_run", sheet, seed)
@@ -215,7 +148,7 @@ def _error(
 
 
 def _scale(posterior: xr.Dataset, name: str, sheet: xr.Dataset, seed: int) -> np.ndarray:
-    value = _by_sku(posterior, name, sheet, seed).transpose("chain", "draw", ...)
+    value = by_sku(posterior, name, sheet, seed).transpose("chain", "draw", ...)
     return np.exp(value.values).reshape(-1, 1)
 
 

@@ -205,10 +205,39 @@ def check(result: dict[str, Any]) -> str:
 
 
 def suite(result: dict[str, Any]) -> str:
-    """Scores of one suite, a block for each predictor."""
-    blocks = [f"{result['suite']} on {result['data']['name']} (%; crps of log time)"]
-    blocks += [f"{name}\n{score_rows(held)}" for name, held in result["results"].items()]
-    return "\n".join(blocks)
+    """Results of one suite: a table wherever rows share their columns."""
+    return f"{result['suite']}\n{_results(result['results'])}"
+
+
+def _results(held: dict[str, Any], path: str = "") -> str:
+    """Nested results as titled tables (shares in percent, CRPS of log time)."""
+    rows = {k: v for k, v in held.items() if isinstance(v, dict)}
+    plain = {k: v for k, v in held.items() if not isinstance(v, dict)}
+    flat = {k: v for k, v in rows.items() if not any(isinstance(x, dict) for x in v.values())}
+    lines = [f"{path}"] if path and (flat or plain) else []
+    lines += [f"  {k}: {_figure(k, v)}" for k, v in plain.items()]
+    if flat:
+        names = list(dict.fromkeys(c for row in flat.values() for c in row))
+        table = [
+            {"": k, **{n.replace("_", " "): _figure(n, row.get(n)) for n in names}}
+            for k, row in flat.items()
+        ]
+        lines.append(columns(table, "  "))
+    for key, inner in rows.items():
+        if key not in flat:
+            lines.append(_results(inner, f"{path} / {key}" if path else key))
+    return "\n".join(lines)
+
+
+def _figure(name: str, value: Any) -> str:
+    """One figure of a suite as text."""
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return ", ".join(_figure(name, v) for v in value)
+    if isinstance(value, bool | str | int):
+        return str(value)
+    return f"{value:.4g}"
 
 
 def listing(database: Database, kind: str) -> list[dict[str, Any]]:

@@ -23,9 +23,6 @@ def build(data, datasheets):
         # the source's single ceiling is 0.75 for compute and 0.75 for bandwidth
         ceiling = frame.pooled("log_ceiling", (np.log(0.7), 0.3), architecture=0.2)
         eta_memory = frame.pooled("log_eta_memory", (np.log(0.75), 0.3))
-        factor = {
-            "ceiling": frame.rows(pm.math.exp(ceiling)),
-            "eta_memory": frame.rows(pm.math.exp(eta_memory)),
-        }
-        frame.observe(ceiling_time(terms, factor))
+        factor = {"ceiling": pm.math.exp(ceiling), "eta_memory": pm.math.exp(eta_memory)}
+        frame.observe(ceiling_time(terms, frame.rows(factor)))
     return model

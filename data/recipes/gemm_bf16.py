@@ -1,4 +1,4 @@
-"""Build ``gemm_bf16`` and ``gemm_bf16_test`` from the kernel tables of aiconfigurator-core 0.12.0.
+"""Build the ``gemm_bf16`` tables from the kernel tables of aiconfigurator-core 0.12.0.
 
 Needs the optional extra ``recipes``. Run from the repository root::
 
@@ -7,10 +7,14 @@ Needs the optional extra ``recipes``. Run from the repository root::
 
 The subset is chosen by the SHA-256 of each cell's label, not by a random number generator, so the
 same bytes come out under every version of every library. Cells are stratified by SKU and by
-``floor(log2 M)``. In each stratum the training table takes `COMMON` cells by a hash without the
-SKU (the same cells on every SKU that measured them: they tell what SKUs share) and `OWN` cells by
-a hash with it; the test table takes `TEST` other cells by another hash. Within a stratum only
-cells that the largest number of builds measured are eligible, one build per framework.
+``floor(log2 M)``, and within a stratum only cells that the largest number of builds measured are
+eligible, one build per framework. No two tables share a cell of a SKU:
+
+- ``gemm_bf16_ranking`` takes every cell of the four projections of Llama-3.1-8B at TP 4;
+- ``gemm_bf16``, for fitting the factors, takes a few cells by a hash without the SKU (the same
+  cells on every SKU that measured them: they tell what SKUs share) and some by a hash with it;
+- ``gemm_bf16_test`` takes others by another hash, for scoring only;
+- ``gemm_bf16_dense`` takes more, as ``gemm_bf16``, for the discrepancy between shapes.
 """
 
 import argparse
@@ -23,12 +27,16 @@ from pathlib import Path
 
 import pandas as pd
 
-COMMON, OWN, TEST = 3, 4, 20  # cells per SKU and stratum
+FIT, DENSE = (3, 4), (17, 40)  # cells by the hash without and with the SKU, per SKU and stratum
+TEST = 20  # cells per SKU and stratum
+TOKENS = [2**i for i in range(13)]
+PROJECTIONS = [(1536, 4096), (4096, 1024), (7168, 4096), (4096, 3584)]  # (N, K)
 SMALLEST = 128  # of N and of K
 VERSION = "0.12.0"
 TARGET = Path(__file__).resolve().parents[1] / "measurements"
 COLUMNS = ["sku", "backend", "version", "M", "N", "K", "op_time"]
 CELL = ["M", "N", "K"]
+TABLES = ("gemm_bf16", "gemm_bf16_test", "gemm_bf16_dense", "gemm_bf16_ranking")
 BUILDS = {  # folder of the package -> SKU; one build per framework (H100 has an older sglang too)
     "a100_sxm": ("A100-80GB-SXM", {"sglang": "0.5.10", "trtllm": "1.0.0", "vllm": "0.14.0"}),
     "h100_sxm": ("H100-80GB-SXM", {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"}),
@@ -77,28 +85,42 @@ def order(cells: pd.DataFrame, salt: str) -> pd.DataFrame:
     return cells.assign(key=key).sort_values("key")[CELL]
 
 
-def choose(rows: pd.DataFrame, sku: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Training and test cells of one SKU."""
+def without(cells: pd.DataFrame, taken: pd.DataFrame) -> pd.DataFrame:
+    """Cells that are not among `taken`."""
+    taken = taken.merge(cells[CELL])  # those of other strata would come out as unique rows
+    return pd.concat([cells[CELL], taken[CELL]]).drop_duplicates(keep=False)
+
+
+def both(cells: pd.DataFrame, sku: str, common: int, own: int) -> pd.DataFrame:
+    """`common` cells by the hash without the SKU, then `own` others by the hash with it."""
+    shared = order(cells, "common").head(common)
+    return pd.concat([shared, order(without(cells, shared), f"train|{sku}").head(own)])
+
+
+def choose(rows: pd.DataFrame, sku: str) -> dict[str, pd.DataFrame]:
+    """Cells of one SKU for each table."""
+    ranking = pd.DataFrame([(m, n, k) for m in TOKENS for n, k in PROJECTIONS], columns=CELL)
     builds = rows.groupby(CELL).size().rename("builds").reset_index()
     builds["stratum"] = builds["M"].map(lambda m: int(m).bit_length())
-    train, test = [], []
+    chosen: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     for _, stratum in builds.groupby("stratum"):
-        cells = stratum[stratum["builds"] == stratum["builds"].max()]
-        common = order(cells, "common").head(COMMON)
-        rest = pd.concat([cells[CELL], common]).drop_duplicates(keep=False)
-        own = order(rest, f"train|{sku}").head(OWN)
-        rest = pd.concat([rest, own]).drop_duplicates(keep=False)
-        train += [common, own]
-        test.append(order(rest, f"test|{sku}").head(TEST))
-    return pd.concat(train), pd.concat(test)
+        cells = stratum[stratum["builds"] == stratum["builds"].max()][CELL]
+        cells = without(cells, ranking)
+        fit = both(cells, sku, *FIT)
+        test = order(without(cells, fit), f"test|{sku}").head(TEST)
+        dense = both(without(cells, pd.concat([fit, test])), sku, *DENSE)
+        for name, part in zip(TABLES, (fit, test, dense), strict=False):
+            chosen[name].append(part)
+    chosen["gemm_bf16_ranking"].append(ranking)
+    return {name: pd.concat(parts) for name, parts in chosen.items()}
 
 
 def build() -> dict[str, bytes]:
-    """Both tables as the bytes of their CSV files."""
-    chosen: dict[str, list[pd.DataFrame]] = {"gemm_bf16": [], "gemm_bf16_test": []}
+    """All tables as the bytes of their CSV files."""
+    chosen: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     for folder, (sku, versions) in BUILDS.items():
         rows = measured(tables() / folder, sku, versions)
-        for name, cells in zip(chosen, choose(rows, sku), strict=True):
+        for name, cells in choose(rows, sku).items():
             chosen[name].append(rows.merge(cells, on=CELL).sort_values([*CELL, "backend"]))
     return {
         name: pd.concat(parts)

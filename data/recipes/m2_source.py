@@ -15,15 +15,16 @@ from pathlib import Path
 TARGET = Path(__file__).resolve().parents[1] / "measurements"
 
 # Section 3, table: qkv projection at M = 16384, five randomised runs, median and 95 % half-width.
-# Then the cap sweep of the local RTX 5090, whose two ends are all that is published.
+# N and K are those of qkv in Llama-3.1-8B, whose shapes the source measures. Then the cap sweep of
+# the local RTX 5090, whose two ends are all that is published.
 CLOCK = """\
-sku,op,M,power_limit,boost_clock,sustained_clock,half_width
-A100-80GB-SXM,qkv,16384,,1410e6,1125e6,20.4e6
-H200-141GB-SXM,qkv,16384,,1980e6,1455e6,10.2e6
-H100-80GB-SXM,qkv,16384,,1980e6,1380e6,8.3e6
-L40S-48GB-PCIe,qkv,16384,,2520e6,1425e6,33.3e6
-RTX-5090-32GB-PCIe,,,575,,2730e6,
-RTX-5090-32GB-PCIe,,,400,,2452e6,
+sku,op,M,N,K,power_limit,boost_clock,sustained_clock,half_width
+A100-80GB-SXM,qkv,16384,6144,4096,,1410e6,1125e6,20.4e6
+H200-141GB-SXM,qkv,16384,6144,4096,,1980e6,1455e6,10.2e6
+H100-80GB-SXM,qkv,16384,6144,4096,,1980e6,1380e6,8.3e6
+L40S-48GB-PCIe,qkv,16384,6144,4096,,2520e6,1425e6,33.3e6
+RTX-5090-32GB-PCIe,,,,,575,,2730e6,
+RTX-5090-32GB-PCIe,,,,,400,,2452e6,
 """
 
 # Section 6, second error: measured large-M ceilings of the compute branch, by projection.

@@ -40,7 +40,7 @@ def sustained_clock(
 
     Examples
     --------
-    >>> sustained_clock(2000.0, 300.0, 600.0)
+    >>> float(sustained_clock(2000.0, 300.0, 600.0))
     2000.0
     >>> round(float(sustained_clock(2000.0, 800.0, 100.0)), 6)
     1000.0

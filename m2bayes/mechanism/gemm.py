@@ -55,7 +55,8 @@ def gemm_terms(
     Dataset, dims broadcast from `cells` and `sheets`
         ``ideal_compute`` [s], ``grid_cost``, ``tile_cost``, ``passes`` [1], ``cold_traffic``,
         ``warm_traffic`` [byte], ``peak_bandwidth``, ``cache_port`` [byte/s], ``chain`` [s],
-        ``load``, ``blank_weights`` [1], ``power_per_rate`` [J/FLOP], ``tensor_width`` [FLOP/clock].
+        ``power_load``, ``blank_weights`` [1], ``power_per_rate`` [J/FLOP], ``tensor_width``
+        [FLOP/clock], ``peak_over_boost``, the clock that the peak rate belongs to over boost [1].
 
     Raises
     ------
@@ -72,7 +73,7 @@ def gemm_terms(
     if regime == "served":
         cold, warm = weight, activation * warm_share(activation, sheets["l2"])
         terms["cold_traffic"] = cold + activation - warm
-        terms["load"] = xr.ones_like(rate)
+        terms["power_load"] = xr.ones_like(rate)
         terms["blank_weights"] = xr.zeros_like(rate)
     else:
         copies = xr.where(
@@ -84,7 +85,7 @@ def gemm_terms(
         warm = share * (weight + activation)
         terms["cold_traffic"] = (1 - share) * (weight + activation)
         slowest = np.maximum(terms["ideal_compute"], (weight + activation) / bandwidth)
-        terms["load"] = power_load(KERNELS * copies * slowest)
+        terms["power_load"] = power_load(KERNELS * copies * slowest)
         terms["blank_weights"] = (backend == "vllm").astype(float)
     return xr.Dataset(
         {
@@ -95,6 +96,7 @@ def gemm_terms(
             "chain": (1 - np.exp(-K / CHAIN_LENGTH)) / sheets["boost_clock"],
             "power_per_rate": sheets["power_limit"] / rate,
             "tensor_width": sheets["tensor_flop_per_clock"],
+            "peak_over_boost": sheets["peak_clock"] / sheets["boost_clock"],
         },
     ).drop_vars("dtype", errors="ignore")
 
@@ -114,25 +116,41 @@ def _issue_terms(M: Any, N: Any, K: Any, rate: Any, sm_count: Any) -> dict[str, 
     }
 
 
-def gemm_branches(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> tuple[Any, Any]:
-    """Compute and memory time [s] of a GEMM, dims broadcast; see `gemm_time`."""
+def compute_roofs(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> tuple[Any, Any]:
+    """Issue and power time [s] of a GEMM, dims broadcast; see `gemm_time`."""
     issue = (
         terms["ideal_compute"]
         * terms["grid_cost"]
         * terms["tile_cost"]
         * (1 + factors["prologue"] * terms["passes"])
+        * terms["peak_over_boost"]
         / factors["eta_issue"]
     )
     roof = power_roof(
         factors["clock_burst"],
         factors["droop"],
-        terms["load"],
+        terms["power_load"],
         power_slope=factors["power_slope"],
         width_slope=factors["width_slope"],
         power_per_rate=terms["power_per_rate"],
         tensor_width=terms["tensor_width"],
     ) * exp(factors["blank_gain"] * terms["blank_weights"])
-    compute = smooth_maximum(issue, terms["ideal_compute"] / roof, ROOF_SHARPNESS)
+    return issue, terms["ideal_compute"] / roof
+
+
+def sustained_share(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
+    """Sustained over boost SM clock [1] in a compute-bound GEMM, dims broadcast.
+
+    The clock that stretches the issue time at boost to the time that the power limit allows. Not
+    for memory-bound kernels, which draw less power.
+    """
+    issue, power = compute_roofs(terms, factors)
+    return issue / smooth_maximum(issue, power, ROOF_SHARPNESS)
+
+
+def gemm_branches(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> tuple[Any, Any]:
+    """Compute and memory time [s] of a GEMM, dims broadcast; see `gemm_time`."""
+    compute = smooth_maximum(*compute_roofs(terms, factors), ROOF_SHARPNESS)
     memory = (
         memory_time(
             terms["cold_traffic"],
@@ -194,14 +212,14 @@ def ceiling_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     )
 
 
-def memory_share(compute: Any, memory: Any, knee: Any) -> Any:
+def memory_share(compute: Any, memory: Any, sharpness: Any) -> Any:
     """How memory-bound a kernel is [1]: 0 in the compute branch, 1 in the memory branch.
 
     >>> float(memory_share(1.0, 1.0, 2.0))
     0.5
     """
     larger = maximum(compute, memory)
-    a, b = (compute / larger) ** knee, (memory / larger) ** knee
+    a, b = (compute / larger) ** sharpness, (memory / larger) ** sharpness
     return b / (a + b)
 
 

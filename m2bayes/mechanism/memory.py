@@ -17,7 +17,7 @@ def bandwidth_ramp(weight: Any) -> Any:
     .. math:: \eta_{mem}(W) = 0.891 - 1.171 / \sqrt{W_{MB}}
 
     The m2 source document's law (section 6), held-out error 2.9 % for M ≤ 16. Valid for weights
-    of some 10 to 500 MB; it turns negative below 1.8 MB.
+    of some 10 to 500 MB; it turns negative below 1.73 MB.
 
     >>> round(float(bandwidth_ramp(100e6)), 4)
     0.7739

@@ -8,6 +8,10 @@ import numpy as np
 
 LADDER = ((4096, 128, 256), (512, 256, 128), (256, 128, 128), (0, 64, 64))  # (from M, tile)
 TILES = (
+    (16, 64),
+    (16, 128),
+    (32, 64),
+    (32, 128),
     (64, 64),
     (64, 128),
     (128, 64),
@@ -86,13 +90,13 @@ def grid_share(M: Any, N: Any, *, tile_m: Any, tile_n: Any, sm_count: Any, split
 def tile_choice(M: Any, N: Any, K: Any, sm_count: Any) -> tuple[Any, Any, Any]:
     """Tile and split-K ``(tile_m, tile_n, split)`` [1] of least modelled work, dims broadcast.
 
-    A stand-in for a library's kernel selector: of eight tiles and six splits the one with the
+    A stand-in for a library's kernel selector: of twelve tiles and six splits the one with the
     fewest tile-slots, charged for the ramp of each pass over K and for operand traffic. The
     constants were chosen once on public kernel tables and are not fitted parameters. Valid for
     tensor-core GEMMs with K of at least 32; it does not know a library's real heuristics.
 
     >>> [int(v) for v in tile_choice(4096, 4096, 4096, 132)]
-    [256, 128, 1]
+    [128, 256, 1]
     """
     M, N, K, sm_count = np.broadcast_arrays(M, N, K, sm_count)
     best = np.full(M.shape, np.inf)

@@ -1,0 +1,133 @@
+"""Fits with some SKUs left out of everything: compiled once, cached, and resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from m2bayes.database import Database, labelled, read_draws, write_draws
+from m2bayes.diagnostics import diagnostics
+from m2bayes.errors import RecordError
+from m2bayes.inputs import Inputs
+
+DRAWS, TUNE, CHAINS, TARGET = 500, 500, 4, 0.9
+RHAT = 1.02  # of a fit that is scored, not stored
+
+
+class LeftOut:
+    """Posteriors of one stored posterior's model and data without some SKUs.
+
+    Parameters
+    ----------
+    database : Database
+        That holds it.
+    name : str
+        Of the stored posterior.
+    seed : int
+        Of the fits.
+    tell : callable
+        Told what is being fitted.
+    cache : path, optional
+        Where fits are kept; by default ``m2bayes`` in the user's cache folder.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        name: str,
+        *,
+        seed: int = 1,
+        tell: Callable[[str], None] = lambda text: None,
+        cache: Path | None = None,
+    ) -> None:
+        self.database, self.record = database, database.posterior(name)
+        self.inputs = Inputs.recorded(database, self.record)
+        self.card = database.model(self.record.model)
+        self.seed, self.tell = seed, tell
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        self.cache = cache or Path(home) / "m2bayes" / "left-out"
+
+    def fit(self, skus: Sequence[str], *, telemetry_only: bool = False) -> xr.Dataset:
+        """Draws of the fit without `skus`, which prediction then treats as never measured.
+
+        Parameters
+        ----------
+        skus : sequence of str
+            Left out of times, telemetry and shapes.
+        telemetry_only : bool
+            Leave only their clock telemetry out.
+
+        Returns
+        -------
+        Dataset, dims (chain, draw, sku, architecture, backend)
+            As from `m2bayes.database.Database.draws`.
+        """
+        inputs = self.inputs.without(list(skus), telemetry_only=telemetry_only)
+        file = self.cache / f"{self._key(skus, telemetry_only)}.nc"
+        if not file.is_file():
+            self.tell(f"fitting without {', '.join(skus)}")
+            self.cache.mkdir(parents=True, exist_ok=True)
+            write_draws(self._sample(inputs), file)
+        draws = read_draws(file)
+        if not telemetry_only:
+            draws = draws.sel(sku=[s for s in inputs.skus if s not in skus])
+            kept = set(inputs.datasheets["architecture"].sel(sku=draws["sku"]).values.astype(str))
+            draws = draws.sel(architecture=sorted(kept))
+        draws = labelled(draws, self.card, name=self.record.name, dtype=self.record.dtype)
+        if len(inputs.shapes) == 0:
+            return draws
+        held = inputs.datasheets.sel(sku=draws["sku"].values)
+        found = Inputs(inputs.times, inputs.shapes, inputs.clock, held, inputs.sources)
+        return draws.merge(found.residuals(draws, self.card)).assign_attrs(draws.attrs)
+
+    def _key(self, skus: Sequence[str], telemetry_only: bool) -> str:
+        what = [self.record.fingerprint, self.record.data, sorted(skus), telemetry_only]
+        settings = [DRAWS, TUNE, CHAINS, TARGET, self.seed, self.record.versions]
+        return hashlib.sha256(json.dumps([what, settings]).encode()).hexdigest()[:24]
+
+    def _sample(self, inputs: Inputs) -> xr.Dataset:
+        """Swap the inputs of the compiled model and sample it."""
+        import nutpie
+
+        from m2bayes.hierarchy import Frame
+        from m2bayes.posterior import kept
+
+        if not hasattr(self, "compiled"):
+            model = self.inputs.build(self.database.builder(self.record.model))
+            self.compiled = nutpie.compile_pymc_model(model)
+        frame = Frame(inputs.cells(), inputs.datasheets, inputs.readings())
+        whole = Frame(self.inputs.cells(), self.inputs.datasheets, self.inputs.readings())
+        for dim, labels in whole.coords.items():
+            if list(labels) != list(frame.coords[dim]):
+                raise RecordError(f"leaving out these SKUs leaves no {dim} that others know")
+        tree = nutpie.sample(
+            self.compiled.with_data(**frame.inputs()),
+            draws=DRAWS,
+            tune=TUNE,
+            chains=CHAINS,
+            cores=2,
+            seed=self.seed,
+            target_accept=TARGET,
+            save_warmup=False,
+            progress_bar=False,
+        )
+        checks = diagnostics(tree)
+        if checks["rhat_max"] > RHAT or checks["divergences"] > DRAWS * CHAINS / 100:
+            raise RecordError(f"a fit with SKUs left out did not converge: {checks}")
+        return kept(tree)
+
+
+def not_measured(draws: xr.Dataset, shapes: np.ndarray) -> xr.Dataset:
+    """Draws that have forgotten every measured cell of `shapes`, dims (shape, 3) [1]."""
+    if "residual" not in draws:
+        return draws
+    known = {tuple(row) for row in np.asarray(shapes, dtype=int).tolist()}
+    cells = draws["residual_shape"].values.astype(int).tolist()
+    keep = np.array([tuple(row) not in known for row in cells], dtype=bool)
+    return draws.isel(cell=keep).assign_attrs(draws.attrs)

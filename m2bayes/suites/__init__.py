@@ -1,0 +1,71 @@
+"""Suites of ``m2bayes evaluate``: each scores predictions beside rivals on the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from m2bayes.database import Database
+from m2bayes.errors import UnknownNameError
+
+NAMES = ("gemm-cells", "gemm-transfer", "clock", "eta", "ranking", "flips")
+POSTERIOR, BASELINE = "gemm_bf16-hier_gemm", "gemm_bf16-const_ceiling"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a suite runs with.
+
+    Parameters
+    ----------
+    database : Database
+        Of models, data and posteriors.
+    tell : callable
+        Told what is being done.
+    posterior, baseline : str
+        Names of the posterior that is judged and of its baseline.
+    seed : int
+        Of everything drawn.
+    """
+
+    database: Database
+    tell: Callable[[str], None] = lambda text: None
+    posterior: str = POSTERIOR
+    baseline: str = BASELINE
+    seed: int = 0
+
+
+def run(name: str, setting: Setting) -> dict[str, Any]:
+    """Run one suite.
+
+    Returns
+    -------
+    dict
+        ``suite``, ``command``, ``inputs`` (hashes of data and posteriors), ``versions``,
+        ``seed`` and ``results``; plain numbers, ready for JSON.
+
+    Raises
+    ------
+    UnknownNameError
+        For a suite that does not exist.
+    """
+    if name not in NAMES:
+        raise UnknownNameError("suite", name, NAMES)
+    from m2bayes.posterior import versions
+
+    module = import_module(f"m2bayes.suites.{name.replace('-', '_')}")
+    data: Sequence[str] = module.DATA
+    database = setting.database
+    return {
+        "suite": name,
+        "command": f"m2bayes evaluate {name} --out data/evaluations",
+        "inputs": {
+            **{d: database.data_record(d).sha256 for d in data},
+            **{p: database.posterior(p).draws["sha256"] for p in module.posteriors(setting)},
+        },
+        "seed": setting.seed,
+        "versions": versions(),
+        "results": module.run(setting),
+    }
