@@ -303,7 +303,10 @@ def show(args: argparse.Namespace) -> int:
     if args.json:
         _json(content)
     else:
+        rows = content.pop("factors", None)
         print(tables.tree(content))
+        if rows:
+            print(f"\n{tables.factor_table(rows)}")
     return 0
 
 

@@ -75,6 +75,7 @@ class Posterior:
     fingerprint: list[float]
     inference: dict[str, Any]
     checks: dict[str, float]
+    prior: dict[str, list[float]]
     draws: dict[str, str]
     versions: dict[str, str]
     created: str

@@ -7,15 +7,17 @@ import platform
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+import numpy as np
 import xarray as xr
 
-from m2bayes.database import Database, Posterior, digest
+from m2bayes.database import Database, Model, Posterior, digest
 from m2bayes.diagnostics import check, diagnostics, fingerprint
 from m2bayes.inputs import Inputs
 
 if TYPE_CHECKING:
     import pymc as pm
 
+PRIOR_DRAWS = 2000
 PACKAGES = ("pymc", "pytensor", "nutpie", "arviz", "xarray", "numpy", "m2bayes")
 
 
@@ -76,6 +78,29 @@ def kept(tree: xr.DataTree) -> xr.Dataset:
             posterior[dim] = posterior[dim].astype(str)
     posterior.attrs = {}
     return posterior
+
+
+def prior_quantiles(model: pm.Model, card: Model) -> dict[str, list[float]]:
+    """5, 50 and 95 % quantile of each factor's prior, and its sd on the prior's scale [1].
+
+    Of a factor pooled over SKUs, the prior of one SKU; log scale where the card's link is log.
+    """
+    import pymc as pm
+
+    names = {}
+    for factor in card.factors:
+        base = f"log_{factor['name']}" if factor["link"] == "log" else factor["name"]
+        options = (base, f"{base}_architecture", f"{base}_mean")
+        names[factor["name"]] = next(n for n in options if n in model.named_vars)
+    with model:
+        tree = pm.sample_prior_predictive(PRIOR_DRAWS, var_names=[*names.values()], random_seed=0)
+    prior, out = tree["prior"], {}
+    for factor in card.factors:
+        values = prior[names[factor["name"]]].values
+        cuts = np.quantile(values, [0.05, 0.5, 0.95])
+        cuts = np.exp(cuts) if factor["link"] == "log" else cuts
+        out[factor["name"]] = [float(c) for c in cuts] + [float(values.std())]
+    return out
 
 
 def versions() -> dict[str, str]:
@@ -139,6 +164,7 @@ def fit(
         inference={"sampler": "nutpie NUTS"}
         | {k: v for k, v in settings.items() if k != "progress"},
         checks=checks,
+        prior=prior_quantiles(built, card),
         draws={},
         versions=versions(),
         created=datetime.datetime.now(datetime.UTC).date().isoformat(),

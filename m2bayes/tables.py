@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from m2bayes.answer import Question
+from m2bayes.contraction import factor_rows
 from m2bayes.database import Database
 from m2bayes.errors import UnknownNameError
 
@@ -284,25 +282,36 @@ def found(database: Database, name: str) -> dict[str, Any]:
         raise UnknownNameError("name", name, [n for kind in kinds for n in kind()]) from None
 
 
-def factors(database: Database, name: str) -> dict[str, dict[str, str]]:
-    """Median and 90 % interval of each factor of a posterior by the labels it varies with."""
-    draws = database.draws(name)
-    out: dict[str, dict[str, str]] = {}
-    for factor in json.loads(draws.attrs["factors"]):
-        log = factor["link"] == "log"
-        key = f"log_{factor['name']}" if log else factor["name"]
-        key = next(k for k in (key, f"{key}_architecture", f"{key}_mean") if k in draws)
-        held = draws[key].transpose("chain", "draw", ...)
-        values = np.exp(held.values) if log else held.values
-        low, mid, high = np.quantile(values, [0.05, 0.5, 0.95], axis=(0, 1))
-        labels = [str(v) for v in held[held.dims[-1]].values] if held.ndim > 2 else ["all"]
-        out[f"{factor['name']} [{factor['units']}]"] = {
-            label: f"{m:.3g} ({a:.3g} to {b:.3g})"
-            for label, m, a, b in zip(
-                labels, np.atleast_1d(mid), np.atleast_1d(low), np.atleast_1d(high), strict=True
-            )
-        }
-    return out
+def factors(database: Database, name: str) -> list[dict[str, Any]]:
+    """Prior and posterior of each factor of a stored posterior, by SKU."""
+    draws, record = database.draws(name), database.posterior(name)
+    sheets = database.datasheets(sorted(record.datasheets), dtype=record.dtype)
+    return factor_rows(draws, sheets, record.prior)
+
+
+def factor_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Factor report for people; a factor that the data did not move says "prior only"."""
+
+    def span(cuts: Sequence[float]) -> str:
+        return f"{cuts[0]:.3g} ({cuts[1]:.3g} to {cuts[2]:.3g})"
+
+    return columns(
+        [
+            {
+                "factor": row["factor"],
+                "in the source": row["source"],
+                "unit": row["units"],
+                "SKU": row["sku"],
+                "prior, 90 %": span(row["prior"]),
+                "posterior, 90 %": span(row["posterior"]),
+                "contraction": "prior only"
+                if row["verdict"] == "prior only"
+                else f"{row['contraction']:.2f}",
+                "strongest correlation": f"{row['correlation']:+.2f} {row['correlates_with']}",
+            }
+            for row in rows
+        ]
+    )
 
 
 def tree(content: Any, indent: str = "") -> str:
