@@ -17,7 +17,7 @@ FACTORS = {
     "launch_time": (np.log(1.4e-6), 0.15, 0.2),
     "clock_burst": (0.07, 0.1, 0.06),
     "droop": (np.log(0.25), 0.3, 0.4),
-    "eta_issue": (0.3, None, None),
+    "eta_issue": (0.2, 0.1, 0.05),
     "prologue": (np.log(250), None, None),
     "knee": (np.log(0.6), 0.3, None),
     "sigma_cell": (np.log(0.06), None, 0.3),

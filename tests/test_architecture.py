@@ -13,10 +13,11 @@ import xarray as xr
 
 import m2bayes
 from m2bayes import decision
+from m2bayes.factors import with_skus
 from m2bayes.llm import LLM
 from m2bayes.measurements import checked, runs_by_cell
 from m2bayes.mechanism.gemm import gemm_terms
-from m2bayes.predictive import predict, with_skus
+from m2bayes.predictive import predict
 from m2bayes.workload import gemm_cells, parse_workload
 
 ROOT = Path(__file__).parents[1]
@@ -27,12 +28,14 @@ LAYERS = [
     {"errors", "_math", "_random"},
     {"_families", "_spec", "datasheet", "decision", "score", "discrepancy", "measurements"},
     {"mechanism", "mechanism.roofline", "mechanism.wave", "mechanism.clock", "mechanism.memory"},
-    {"mechanism.gemm", "llm", "diagnostics"},
-    {"gemm", "predictive", "hierarchy"},
-    {"residency"},
+    {"mechanism.gemm", "llm", "diagnostics", "factors"},
+    {"gemm", "residuals", "hierarchy"},
+    {"residency", "predictive"},
     {"workload"},
     {"database", "answer"},
-    {"posterior", "tables"},
+    {"inputs", "tables"},
+    {"posterior"},
+    {"leaveout"},
     {"evaluate"},
     {"checking"},
     {"commands"},
@@ -47,6 +50,7 @@ AT_MODULE_LEVEL = {
     "__init__": set(),
     "errors": set(),
     "measurements": FRAMES,
+    "inputs": FRAMES,
     "hierarchy": {*ARRAYS, "pymc", "pytensor"},
 }
 # Third parties inside functions: what only some commands need, and the other half of `_math`.
@@ -54,8 +58,9 @@ LAZILY = {
     "_math": {"pytensor"},
     "diagnostics": {"arviz_stats"},
     "posterior": {"nutpie"},
+    "leaveout": {"nutpie"},
     "database": {"pandas", "h5py"},
-    "commands": {"rich"},
+    "commands": {"rich", "xarray"},
 }
 HEAVY = {"pymc", "pytensor", "arviz", "arviz_base", "arviz_stats", "arviz_plots", "nutpie"}
 HEAVY |= {"numba", "matplotlib", "scipy"}
@@ -296,7 +301,6 @@ def variable_names(tree):
 NO_CLASH = {
     "units": "an attribute",
     "mean": "a row of a dict of scores",
-    "load": "a term of the law, read by key",
 }
 
 
@@ -358,9 +362,16 @@ NO_DIMS_OR_UNIT = {
     "evaluate.roofline_scores": "returns plain numbers, means over every dim",
     "measurements.checked": "a table, whose columns it lists with their units",
     "posterior.kept": "hands back some of the variables, whatever their dims and units",
-    "predictive.basis": "returns labels",
-    "predictive.with_skus": "units are those of the factors in the model's card",
+    "factors.basis": "returns labels",
+    "factors.with_skus": "units are those of the factors in the model's card",
     "database.store": "writes what it is given",
+    "database.write_draws": "writes what it is given",
+    "database.read_draws": "reads what a file holds",
+    "database.labelled": "hands back its argument with attributes",
+    "factors.families": "returns labels",
+    "factors.by_sku": "dims and unit are those of the variable, with its own SKUs",
+    "leaveout.LeftOut.fit": "as `Database.draws`, whose units stand in the model's card",
+    "measurements.content_hash": "returns a hash",
 }
 # Methods that hand over many quantities, each with its own unit, which stands in its attributes.
 NO_SINGLE_UNIT = {

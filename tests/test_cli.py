@@ -26,6 +26,7 @@ SKUS = ("--sku", "a100", "H200", "h100")
 FULL = ["A100-80GB-SXM", "H200-141GB-SXM", "H100-80GB-SXM"]
 STEP = ("--workload", "decode:batch=64,context=2048")
 FEW = ("--draws", "200")
+SINGLE = 4 * float(np.finfo("float32").eps)  # four operators, each rounded once
 OPS = ["qkv", "o", "gate_up", "down"]
 
 
@@ -124,10 +125,11 @@ def test_a_bad_selection_is_refused(command, changes, complaint):
 @pytest.mark.parametrize(
     ("option", "value", "complaint"),
     [
+        ("--backend", "TRTLM", "unknown backend 'TRTLM'; did you mean trtllm?"),
         ("--metric", "gem_time", "unknown metric 'gem_time'; did you mean gemm_time"),
         ("--metric", "step_time", "metric step_time needs more than GEMM times"),
         ("--metric", "tokens_per_second", "use gemm_time"),
-        ("--backend", "tensorrt", "unknown backend 'tensorrt'; did you mean trtllm?"),
+        ("--backend", "tensorrt", "unknown backend 'tensorrt'; known: any, sglang, trtllm, vllm"),
         ("--regime", "lab", "invalid choice: 'lab' (choose from 'served', 'benchmark')"),
         ("--posterior", "gemm_bf16-hier", "did you mean gemm_bf16-hier_gemm"),
         ("--posterior", "nothing.json", "posterior nothing.json: no such file"),
@@ -204,7 +206,8 @@ def test_a_command_that_is_none_or_incomplete_is_refused(argv):
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        (("show", "h1000"), "unknown name 'h1000'; did you mean H100-80GB-SXM"),
+        (("show", "h1000"), "unknown name 'h1000'; known: "),
+        (("show", "h100-80gb-smx"), "unknown name 'h100-80gb-smx'; did you mean H100-80GB-SXM"),
         (("show", "nothing.json"), "nothing.json: no such file"),
         (("check", "gemm_bf16-hier"), "did you mean gemm_bf16-hier_gemm"),
         (("evaluate", "gemm-cell"), "unknown suite 'gemm-cell'; did you mean gemm-cells?"),
@@ -335,7 +338,7 @@ def test_a_table_with_a_bad_row_is_not_fitted(tmp_path, column, value, complaint
     out = tmp_path / "out"
     argv = ("fit", "--quiet", "--model", "const_ceiling", "--data", str(path), "--out", str(out))
     assert complaint in refusal(run(*argv))
-    assert not out.exists()
+    assert list(out.iterdir()) == []
 
 
 def test_a_table_without_a_column_is_not_fitted(tmp_path):
@@ -501,7 +504,7 @@ def test_p_best_sums_to_one_and_flips_agree_with_it():
 
 def test_the_threshold_decides_what_is_clear():
     """A certainty of one is never claimed from draws that disagree."""
-    close = {"sku": ("--sku", "b300", "gb300"), "workload": ("--workload", "prefill:tokens=4096")}
+    close = {"sku": ("--sku", "b300", "gb300")}
     (entry,) = answered("rank", "--threshold", "1.0", **close)["results"]
     assert 0 < entry["skus"][0]["p_best"] < 1
     assert entry["verdict"] != "clear"
@@ -542,7 +545,7 @@ def test_noise_and_mass_change_the_interval():
         assert half["interval"]["mass"] == 0.5
         assert one["interval"]["low"] < half["interval"]["low"]
         assert half["interval"]["high"] < one["interval"]["high"]
-    assert "--noise -1: give 0 or a number of runs" in refusal(asked("predict", "--noise", "-1"))
+    assert "--noise -1: give 0 to 1000 runs" in refusal(asked("predict", "--noise", "-1"))
 
 
 def test_all_stored_draws_are_used_unless_told_otherwise():
@@ -601,13 +604,13 @@ def test_draws_are_written_for_further_use(tmp_path):
     assert time["op"].values.tolist() == OPS
     median = time.sum("op").median(("chain", "draw")).isel(workload=0)
     for sku in found["results"][0]["skus"]:
-        assert float(median.sel(sku=sku["sku"])) == pytest.approx(sku["median"], rel=1e-12)
+        assert float(median.sel(sku=sku["sku"])) == pytest.approx(sku["median"], rel=SINGLE)
     assert [p.name for p in tmp_path.iterdir()] == ["draws.nc"]
 
 
 def test_draws_that_cannot_be_written_are_an_error(tmp_path):
     message = refusal(asked("predict", "--json", "--out", str(tmp_path / "no" / "draws.nc")))
-    assert "cannot be written" in message
+    assert message.endswith("no such folder")
     assert "cannot be written" in refusal(asked("predict", "--json", "--out", str(tmp_path)))
     assert list(tmp_path.iterdir()) == []
 

@@ -9,7 +9,18 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from m2bayes.database import Data, Database, Model, Posterior, digest, read_json, sha256, store
+from m2bayes.database import (
+    Data,
+    Database,
+    Model,
+    Posterior,
+    digest,
+    read_draws,
+    read_json,
+    sha256,
+    store,
+    write_draws,
+)
 from m2bayes.errors import (
     ConvergenceError,
     DataError,
@@ -352,9 +363,9 @@ def test_the_digest_of_a_datasheet_is_that_of_its_numbers(database):
 def fit(database, synthetic_posterior):
     """A record and draws as `m2bayes.posterior.fit` returns them."""
     stored = database.posterior(STORED)
-    record = Posterior(
-        **{**stored.__dict__, "name": "syn_gemm-hier_gemm", "model": "hier_gemm", "draws": {}}
-    )
+    sheets = {str(sku): stored.datasheets[str(sku)] for sku in synthetic_posterior["sku"].values}
+    changes = {"name": "syn_gemm-hier_gemm", "model": "hier_gemm", "draws": {}}
+    record = Posterior(**{**stored.__dict__, **changes, "datasheets": sheets})
     return record, synthetic_posterior.drop_attrs()
 
 
@@ -371,6 +382,79 @@ def test_what_is_stored_is_read_back(database, fit, tmp_path):
     assert found.attrs["law"] == "gemm_time"
     assert json.loads(found.attrs["factors"]) == database.model("hier_gemm").factors
     assert database.posterior(str(path)).draws["sha256"] == sha256(path.with_suffix(".nc"))
+
+
+def test_text_and_dims_without_labels_are_read_as_xarray_reads_them(fit, tmp_path):
+    """Text as text: bytes would equal no label. A dim that has no labels gets none."""
+    _, draws = fit
+    known = xr.Dataset(
+        {
+            "residual": ("cell", np.array([0.5, -0.5], dtype="float32")),
+            "residual_sku": ("cell", ["H100-80GB-SXM", "H200-141GB-SXM"]),
+            "residual_shape": (("cell", "size"), np.arange(6, dtype="int32").reshape(2, 3)),
+        }
+    )
+    write_draws(draws.merge(known), tmp_path / "draws.nc")
+    found = read_draws(tmp_path / "draws.nc")
+    assert (found["residual_sku"] == "H200-141GB-SXM").values.tolist() == [False, True]
+    assert not {"cell", "size"} & set(found.coords)
+    with xr.open_dataset(tmp_path / "draws.nc", engine="h5netcdf") as file:
+        xr.testing.assert_equal(found, file.load())
+
+
+LABELS = "the labels of its draws are not those of its record; fit again"
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (lambda held: held.isel(sku=[0, 1]), LABELS),
+        (lambda held: held.assign_coords(sku=["a", "b", "c"]), LABELS),
+        (lambda held: held.drop_vars("sku"), LABELS),
+        (lambda held: held.rename(architecture="family"), LABELS),
+        (lambda held: held.rename(draw="sample"), LABELS),
+        (lambda held: held.assign(build_sd=held["build_sd"] * np.nan), "build_sd is not finite"),
+        (lambda held: held.assign(knee=held["build_sd"] * np.inf), "knee is not finite; fit again"),
+    ],
+)
+def test_draws_that_are_not_those_of_the_record_are_refused(
+    database, fit, tmp_path, damage, complaint
+):
+    """As a file with a right hash can be, when another program wrote it."""
+    record, draws = fit
+    path = store(record, damage(draws), tmp_path)
+    message = refusal(RecordError, database.draws, str(path))
+    assert message.startswith("posterior syn_gemm-hier_gemm: ")
+    assert complaint in message
+
+
+def test_a_file_with_the_right_hash_that_holds_no_draws_is_refused(database, folder):
+    file = folder / f"{STORED}.nc"
+    file.write_bytes(b"no draws")
+    draws = {"file": file.name, "sha256": sha256(file)}
+    assert "is no file of draws" in refusal(RecordError, database.draws, edit(folder, draws=draws))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"draws": {"file": "x.nc"}}, "draws must name file and sha256"),
+        ({"draws": []}, "draws of a Posterior card must be a dict"),
+        ({"data": []}, "each of data must name role, name and sha256"),
+        ({"data": ["gemm_bf16"]}, "each of data must name role, name and sha256"),
+        ({"data": [{"name": "gemm_bf16"}]}, "each of data must name role, name and sha256"),
+        ({"data": {"name": "gemm_bf16"}}, "data of a Posterior card must be a list"),
+        ({"checks": {"rhat_max": "1.0"}}, "checks and fingerprint must hold numbers"),
+        ({"checks": {"rhat_max": True}}, "checks and fingerprint must hold numbers"),
+        ({"fingerprint": [None]}, "checks and fingerprint must hold numbers"),
+        ({"fingerprint": 1.0}, "fingerprint of a Posterior card must be a list"),
+        ({"name": 3}, "name of a Posterior card must be a str"),
+    ],
+)
+def test_a_record_with_a_value_of_another_kind_is_refused(database, folder, changes, complaint):
+    path = edit(folder, **changes)
+    message = refusal(RecordError, database.draws, path)
+    assert message == f"{path}: {complaint}"
 
 
 def test_a_posterior_is_stored_whole_or_not_at_all(fit, tmp_path, monkeypatch):

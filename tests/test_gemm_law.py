@@ -77,7 +77,7 @@ def test_served_weights_are_read_cold(sheets, shape):
     np.testing.assert_allclose(
         terms["cold_traffic"] + terms["warm_traffic"], weight + activation, rtol=1e-12
     )
-    assert (terms["load"] == 1).all()
+    assert (terms["power_load"] == 1).all()
     assert (terms["blank_weights"] == 0).all()
 
 
@@ -114,7 +114,7 @@ def test_each_backend_replays_its_own_copies(sheets):
     slowest = (2.0 * (2560 * 4096 + 2560 + 4096)) / 3.35e12
     for backend, copies in {"trtllm": 3, "sglang": 6}.items():
         odds = (KERNELS * copies * slowest / 30e-3) ** (1 / 0.7)
-        np.testing.assert_allclose(terms[backend]["load"], odds / (1 + odds), rtol=1e-10)
+        np.testing.assert_allclose(terms[backend]["power_load"], odds / (1 + odds), rtol=1e-10)
     assert terms["vllm"]["blank_weights"].item() == 1
     assert terms["trtllm"]["blank_weights"].item() == 0
     xr.testing.assert_identical(
@@ -175,7 +175,7 @@ def test_gemm_time_by_hand():
         "cache_port": 20.0,
         "chain": 0.5,
         "peak_over_boost": 1.0,
-        "load": 1.0,
+        "power_load": 1.0,
         "blank_weights": 1.0,
         "power_per_rate": 0.7e-12,
         "tensor_width": 4096.0,

@@ -13,10 +13,10 @@ from scipy.stats import f, kstest, multivariate_t, norm, t
 from m2bayes._random import labelled_rng
 from m2bayes.database import Database
 from m2bayes.errors import UnknownNameError
+from m2bayes.factors import with_skus
 from m2bayes.hierarchy import TAIL, Frame, cell_logp, cell_random
 from m2bayes.measurements import checked, runs_by_cell
 from m2bayes.mechanism.gemm import LAWS, gemm_terms
-from m2bayes.predictive import with_skus
 
 MODELS = Database().models()
 SKUS = ["A100-80GB-SXM", "H100-80GB-SXM", "H200-141GB-SXM", "L40S-48GB-PCIe"]
@@ -267,7 +267,6 @@ def test_prior_covers_what_was_measured(prior, judged, cells):
     assert (measured < runs.max(axis=0)).all()
 
 
-@pytest.mark.xfail(strict=True, reason="PyMC passes size=(), which draws one number for all cells")
 def test_every_cell_and_run_of_a_prior_draw_has_its_own_error(card, prior, cells, sheets):
     """Draws through PyMC: no error is shared, since no two cells share a discrepancy."""
     located = np.log(times_by_law(card, prior["prior"].to_dataset(), cells, sheets))

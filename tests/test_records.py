@@ -1,6 +1,5 @@
 """Every record in the database is what its card says, and every name means one thing."""
 
-import hashlib
 import importlib.metadata
 import importlib.util
 import itertools
@@ -17,9 +16,12 @@ import xarray as xr
 
 from m2bayes.database import Database, digest, sha256
 from m2bayes.diagnostics import check, fingerprint
+from m2bayes.discrepancy import moments
 from m2bayes.errors import ConvergenceError
-from m2bayes.measurements import COLUMNS, checked, runs_by_cell
+from m2bayes.inputs import Inputs
+from m2bayes.measurements import COLUMNS, checked, content_hash
 from m2bayes.mechanism.gemm import LAWS
+from m2bayes.residuals import known
 from m2bayes.workload import gemm_cells, parse_workload
 
 DATABASE = Database()
@@ -245,17 +247,21 @@ def test_the_recipe_of_kernel_times_asks_for_the_version_it_was_written_for():
 # --- posteriors ------------------------------------------------------------------------------
 
 
-def table_hash(table):
-    """Hash of a checked table as `m2bayes.posterior.fit` records it."""
-    return hashlib.sha256(table.to_csv(index=False, float_format="%.7g").encode()).hexdigest()
+def fitted_to(record):
+    """Name of the table of each role."""
+    return {source["role"]: source["name"] for source in record.data}
 
 
 @every_posterior
 def test_every_posterior_is_a_pair_of_known_data_and_a_known_model(name):
     record = DATABASE.posterior(name)
-    assert record.name == name == f"{record.data['name']}-{record.model}"
+    tables = fitted_to(record)
+    assert record.name == name == f"{tables['times']}-{record.model}"
     assert record.model in DATABASE.models()
-    assert record.data["name"] in DATABASE.data()
+    assert len(tables) == len(record.data)
+    assert {"times"} <= set(tables) <= {"times", "clock", "shapes"}
+    assert set(tables.values()) <= set(DATABASE.data())
+    assert all(re.fullmatch(r"[0-9a-f]{64}", source["sha256"]) for source in record.data)
     assert record.dtype in DATABASE.model(record.model).domain["dtype"]
     assert asdict(record) == json.loads((ROOT / "posteriors" / f"{name}.json").read_text())
     assert set(record.versions) >= {"python", "pymc", "nutpie", "m2bayes"}
@@ -279,30 +285,82 @@ def test_every_posterior_has_its_draws_and_passes_its_diagnostics(name):
 @every_posterior
 def test_every_posterior_was_fitted_to_the_data_and_datasheets_that_are_here(name):
     record = DATABASE.posterior(name)
-    table = checked(DATABASE.table(record.data["name"]), origin=name)
-    assert table_hash(table) == record.data["sha256"]
+    tables = fitted_to(record)
+    inputs = Inputs.recorded(DATABASE, record)
+    assert inputs.sources == record.data
+    assert (inputs.clock is not None) == ("clock" in tables)
+    assert (len(inputs.shapes) > 0) == ("shapes" in tables)
+    table = checked(DATABASE.table(tables["times"]), origin=name)
+    pd.testing.assert_frame_equal(inputs.times, table)
+    assert content_hash(table) == record.data[0]["sha256"]
     assert sorted(record.datasheets) == sorted(table["sku"].unique())
     assert {s: digest(DATABASE.sku_card(s)[0]) for s in record.datasheets} == record.datasheets
     one_off = table.assign(op_time=table["op_time"].where(table.index != 7, 1e-3))
-    assert table_hash(one_off) != record.data["sha256"]
+    assert content_hash(one_off) != record.data[0]["sha256"]
 
 
 @every_posterior
-def test_draws_are_finite_labelled_and_hold_no_data(name):
+def test_draws_are_finite_labelled_and_hold_no_table(name):
     record, draws = DATABASE.posterior(name), DATABASE.draws(name)
-    assert set(draws.dims) == {"chain", "draw", "sku", "architecture", "backend"}
+    drawn = {"chain", "draw", "sku", "architecture", "backend"}
+    assert drawn <= set(draws.dims) <= drawn | {"cell", "size"}
     assert draws.sizes["chain"] == record.inference["chains"]
     assert draws.sizes["draw"] == record.inference["draws"]
     assert sorted(draws["sku"].values) == sorted(record.datasheets)
-    table = DATABASE.table(record.data["name"])
+    table = DATABASE.table(fitted_to(record)["times"])
     assert sorted(draws["backend"].values) == sorted(table["backend"].unique())
     sheets = DATABASE.datasheets(sorted(record.datasheets))
     assert set(draws["architecture"].values) == set(sheets["architecture"].values)
     for variable, values in draws.items():
+        if variable.startswith("residual"):
+            continue
         assert values.dims[:2] == ("chain", "draw"), variable
         assert np.isfinite(values).all(), variable
         assert (values.std(("chain", "draw")) > 0).all(), variable
         assert not variable.endswith("_offset")
+
+
+@every_posterior
+def test_residuals_are_stored_only_for_tables_that_are_here(name):
+    """They are nearly the data: each table behind them is shipped beside them."""
+    record, draws = DATABASE.posterior(name), DATABASE.draws(name)
+    stored = {v for v in draws.data_vars if v.startswith("residual")}
+    if "shapes" not in fitted_to(record):
+        assert stored == set()
+        return
+    assert set(fitted_to(record).values()) <= set(DATABASE.data())
+    parts = ("", "_noise", "_shape", "_sku", "_architecture", "_wider")
+    assert stored == {f"residual{part}" for part in parts}
+    tables = [DATABASE.table(fitted_to(record)[role]) for role in ("times", "shapes")]
+    cells = pd.concat(tables)[["sku", "M", "N", "K"]].drop_duplicates()
+    assert draws.sizes["cell"] == len(cells)
+    held = pd.DataFrame(draws["residual_shape"].values, columns=["M", "N", "K"])
+    held.insert(0, "sku", draws["residual_sku"].values)
+    assert len(held.merge(cells)) == len(cells)
+    sheets = DATABASE.datasheets(sorted(record.datasheets))
+    families = sheets["architecture"].to_series()[held["sku"]].to_numpy()
+    assert (draws["residual_architecture"].values == families).all()
+    assert (draws["residual_noise"] > 0).all()
+    assert (draws["residual_wider"] > 0.5).all()
+    assert (draws["residual_wider"] < 2).all()
+
+
+@every_posterior
+def test_prediction_finds_the_stored_residuals_of_every_sku(name):
+    """Text read back as bytes would equal no label, and every shape would have its prior."""
+    record, draws = DATABASE.posterior(name), DATABASE.draws(name)
+    sheets = DATABASE.datasheets(sorted(record.datasheets))
+    for sku in sheets["sku"].values:
+        family = str(sheets["architecture"].sel(sku=sku).values)
+        found = known(draws, family, sku)
+        if "shapes" not in fitted_to(record):
+            assert found is None
+            continue
+        assert sku in found.sku
+        assert found.wider == float(draws["residual_wider"].sel(sku=sku))
+        own = moments(found.shapes[found.sku == sku][:20], sku=sku, residuals=found)
+        assert (own.sd < 0.8).all()
+        assert known(draws, "Nobody's", sku).sku.size == 0
 
 
 @every_posterior
@@ -326,10 +384,7 @@ def test_the_stored_posteriors_are_small_enough_to_ship():
 @every_posterior
 def test_the_model_still_has_the_log_density_it_was_fitted_with(name):
     record = DATABASE.posterior(name)
-    skus = sorted(record.datasheets)
-    table = checked(DATABASE.table(record.data["name"]), origin=name)
-    sheets = DATABASE.datasheets(skus, dtype=record.dtype)
-    model = DATABASE.builder(record.model)(runs_by_cell(table, skus=skus), sheets)
+    model = Inputs.recorded(DATABASE, record).build(DATABASE.builder(record.model))
     now = fingerprint(model, points=len(record.fingerprint))
     np.testing.assert_allclose(now, record.fingerprint, rtol=1e-9, atol=0)
 

@@ -7,11 +7,11 @@ import pymc as pm
 import pytest
 import xarray as xr
 
+from m2bayes.factors import with_skus
 from m2bayes.hierarchy import cell_random
 from m2bayes.measurements import checked, runs_by_cell
 from m2bayes.mechanism.gemm import LAWS, gemm_terms
 from m2bayes.posterior import kept, sample
-from m2bayes.predictive import with_skus
 
 SKUS = ["A100-80GB-SXM", "H100-80GB-SXM", "H200-141GB-SXM"]
 SEED = 20261129

@@ -1,0 +1,270 @@
+"""The discrepancy conditioned on measured cells, judged by the Gaussian conditional in full."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm, t
+
+from m2bayes.discrepancy import (
+    BLOCK,
+    COVERED,
+    LENGTHS,
+    NEAREST,
+    OUTLIER,
+    ROUGH,
+    ROUGH_LENGTH,
+    SHARED,
+    TAIL,
+    Residuals,
+    inflation,
+    moments,
+    unit_fields,
+)
+
+EXACT = {"rtol": 1e-9, "atol": 1e-12}  # of systems of equations, solved in two ways
+
+
+def shapes_of(rng, n, octaves=12.0):
+    return 2.0 ** rng.uniform(0, octaves, (n, 3))
+
+
+def made_up(rng, per_sku, skus=("A", "B", "C")):
+    n = per_sku * len(skus)
+    return Residuals(
+        shapes=shapes_of(rng, n),
+        sku=np.repeat(skus, per_sku),
+        unit=rng.normal(size=n),
+        noise=rng.uniform(0.01, 0.3, n),
+    )
+
+
+def covariance(shapes_a, sku_a, shapes_b, sku_b):
+    """Of unit discrepancies, written anew: exponential in octaves, long and rough part."""
+    apart = np.abs(np.log2(shapes_a)[:, None] - np.log2(shapes_b)[None]) / LENGTHS
+    distance = apart.sum(axis=-1)
+    field = (1 - ROUGH) * np.exp(-distance) + ROUGH * np.exp(-distance / ROUGH_LENGTH)
+    return field * np.where(np.asarray(sku_a)[:, None] == np.asarray(sku_b), 1.0, SHARED)
+
+
+def by_brute_force(asked, sku, known):
+    """Mean and variance given all cells; covariance with each sister card at the same shape."""
+    inverse = np.linalg.inv(
+        covariance(known.shapes, known.sku, known.shapes, known.sku) + np.diag(known.noise)
+    )
+    own = covariance(asked, [sku] * len(asked), known.shapes, known.sku)
+    mean = own @ inverse @ known.unit
+    variance = 1 - np.diag(own @ inverse @ own.T)
+    sisters = sorted(set(known.sku) - {sku}) or ["a card that nobody measured"]
+    common = [
+        SHARED
+        - np.diag(own @ inverse @ covariance(asked, [s] * len(asked), known.shapes, known.sku).T)
+        for s in sisters
+    ]
+    return mean, variance, np.mean(common, axis=0)
+
+
+@pytest.mark.parametrize("sku", ["A", "C", "never measured"])
+@pytest.mark.parametrize("skus", [("A",), ("A", "B", "C")])
+def test_moments_are_those_of_the_gaussian_conditional(rng, sku, skus):
+    """With no more cells than `NEAREST`, nothing is approximated."""
+    known = made_up(rng, NEAREST // 3 if len(skus) > 1 else NEAREST, skus)
+    asked = shapes_of(rng, 20)
+    found = moments(asked, sku=sku, residuals=known)
+    mean, variance, common = by_brute_force(asked, sku, known)
+    np.testing.assert_allclose(found.mean, mean, **EXACT)
+    np.testing.assert_allclose(found.sd, np.sqrt(variance), **EXACT)
+    np.testing.assert_allclose(found.shared, np.clip(common / variance, 0, 1), **EXACT)
+
+
+def test_the_nearest_cells_do_nearly_as_well_as_all(rng):
+    """Nothing is gained by cells left out, and little lost: at most 0.02 of the prior variance."""
+    known, asked = made_up(rng, 200), shapes_of(rng, 50)
+    found = moments(asked, sku="A", residuals=known)
+    _, variance, _ = by_brute_force(asked, "A", known)
+    assert (found.sd**2 >= variance - 1e-12).all()
+    assert (found.sd**2 - variance).max() < 0.02
+    assert variance.min() < 0.7
+
+
+def test_a_covariance_that_forgets_whose_cell_it_is_is_found_out(rng):
+    known = made_up(rng, NEAREST // 3)
+    one = Residuals(known.shapes, np.full(len(known.sku), "A"), known.unit, known.noise)
+    asked = shapes_of(rng, 20)
+    right, wrong = (moments(asked, sku="A", residuals=r).mean for r in (known, one))
+    assert np.abs(right - wrong).max() > 0.01
+
+
+# --- limits ----------------------------------------------------------------------------------
+
+
+def single(sku="A", unit=1.5, noise=0.0, wider=1.0, shape=(64.0, 4096.0, 1024.0)):
+    return Residuals(np.array([shape]), np.array([sku]), np.array([unit]), np.array([noise]), wider)
+
+
+HERE = np.array([[64.0, 4096.0, 1024.0]])
+
+
+def test_without_cells_there_is_the_prior():
+    nothing = made_up(np.random.default_rng(0), 0)
+    for residuals in (None, nothing):
+        found = moments(HERE.repeat(3, axis=0), sku="A", residuals=residuals)
+        assert found.mean.tolist() == [0.0] * 3
+        assert found.sd.tolist() == [1.0] * 3
+        assert found.shared.tolist() == [SHARED] * 3
+
+
+def test_a_cell_measured_without_noise_is_known():
+    found = moments(HERE, sku="A", residuals=single())
+    np.testing.assert_allclose(found.mean, 1.5, **EXACT)
+    np.testing.assert_allclose(found.sd, 1e-3, **EXACT)  # where the variance is cut off
+
+
+def test_a_sister_measured_without_noise_is_known_in_part():
+    """Correlation SHARED: mean SHARED·r, variance 1 − SHARED², and what is left is its own."""
+    found = moments(HERE, sku="B", residuals=single())
+    np.testing.assert_allclose(found.mean, SHARED * 1.5, **EXACT)
+    np.testing.assert_allclose(found.sd**2, 1 - SHARED**2, **EXACT)
+    np.testing.assert_allclose(found.shared, 0.0, **EXACT)
+
+
+@pytest.mark.parametrize("noise", [0.25, 1.0, 4.0])
+def test_noise_shrinks_a_cell_towards_zero(noise):
+    found = moments(HERE, sku="A", residuals=single(noise=noise))
+    np.testing.assert_allclose(found.mean, 1.5 / (1 + noise), **EXACT)
+    np.testing.assert_allclose(found.sd**2, noise / (1 + noise), **EXACT)
+
+
+def test_far_away_there_is_the_prior(rng):
+    """Forty lengths off: the correlation is below 1e-17."""
+    far = HERE * 2.0 ** (40 * LENGTHS[0])
+    found = moments(far, sku="A", residuals=single(wider=3.0))
+    np.testing.assert_allclose(found.mean, 0.0, atol=1e-15)
+    np.testing.assert_allclose(found.sd, 1.0, **EXACT)  # the inflation belongs to what is learnt
+    np.testing.assert_allclose(found.shared, SHARED, **EXACT)
+
+
+def test_one_octave_away_the_rough_part_is_forgotten():
+    """Of M: exp(-1/2) of the long part; the rough part keeps exp(-10)."""
+    asked = HERE * [2.0, 1.0, 1.0]
+    rho = (1 - ROUGH) * np.exp(-0.5) + ROUGH * np.exp(-0.5 / ROUGH_LENGTH)
+    found = moments(asked, sku="A", residuals=single())
+    np.testing.assert_allclose(found.mean, 1.5 * rho, **EXACT)
+    np.testing.assert_allclose(found.sd**2, 1 - rho**2, **EXACT)
+
+
+def test_an_outlier_is_pulled_in():
+    for unit in (50.0, 1e9):
+        found = moments(HERE, sku="A", residuals=single(unit=unit))
+        np.testing.assert_allclose(found.mean, OUTLIER, **EXACT)
+
+
+def test_errors_wider_than_modelled_widen_what_was_learnt():
+    plain, wide = (moments(HERE, sku="A", residuals=single(noise=1.0, wider=w)) for w in (1.0, 1.2))
+    np.testing.assert_allclose(wide.sd / plain.sd, 1 + 0.5 * 0.2, **EXACT)
+    np.testing.assert_array_equal(wide.mean, plain.mean)
+
+
+# --- independence of what else is asked ------------------------------------------------------
+
+
+def test_other_shapes_do_not_matter(rng):
+    """Not to the last bit, across the blocks in which shapes are conditioned."""
+    known, asked = made_up(rng, 100), shapes_of(rng, BLOCK + 30)
+    whole = moments(asked, sku="A", residuals=known)
+    for part in ([0], [BLOCK + 3, 5], range(BLOCK - 2, BLOCK + 30), range(200, -1, -1)):
+        some = moments(asked[list(part)], sku="A", residuals=known)
+        for name in ("mean", "sd", "shared"):
+            np.testing.assert_array_equal(getattr(some, name), getattr(whole, name)[list(part)])
+
+
+def test_conditioned_fields_do_not_depend_on_what_else_is_asked(rng):
+    known, asked = made_up(rng, 100), shapes_of(rng, 40)
+    facts = {"sku": "A", "architecture": "X", "draws": 50, "seed": 3, "residuals": known}
+    whole = unit_fields(asked, **facts)
+    for part in ([7], [39, 0, 20]):
+        for one, all_ in zip(unit_fields(asked[part], **facts), whole, strict=True):
+            np.testing.assert_array_equal(one, all_[:, part])
+
+
+@pytest.mark.statistical
+def test_drawn_fields_have_the_conditional_moments(rng):
+    """The field over its tail scale is normal: mean 0 and sd as told, shared with a sister card."""
+    known, asked = made_up(rng, NEAREST // 3), shapes_of(rng, 6)
+    facts = {"architecture": "X", "draws": 4000, "seed": 3, "residuals": known}
+    fields, told = {}, {}
+    for sku in ("A", "B"):
+        unit, widening = unit_fields(asked, sku=sku, **facts)
+        told[sku] = moments(asked, sku=sku, residuals=known)
+        fields[sku] = (unit - told[sku].mean) / widening / told[sku].sd
+    one = fields["A"].astype(float)
+    mcse = one.std(axis=0, ddof=1) / np.sqrt(len(one))
+    assert (np.abs(one.mean(axis=0)) < 4 * mcse).all()
+    square = one**2
+    assert (np.abs(square.mean(axis=0) - 1) < 4 * square.std(axis=0) / np.sqrt(len(one))).all()
+    product = one * fields["B"]
+    expected = np.sqrt(told["A"].shared * told["B"].shared)
+    mcse = product.std(axis=0, ddof=1) / np.sqrt(len(one))
+    assert (np.abs(product.mean(axis=0) - expected) < 4 * mcse).all()
+
+
+# --- left out, and how wide errors really are ------------------------------------------------
+
+
+def test_left_out_shapes_are_predicted_from_the_others(rng):
+    """As if their cells, the SKU's and its sisters', were not in the table."""
+    known = made_up(rng, NEAREST)
+    asked = known.shapes[:5]
+    found = moments(asked, sku="A", residuals=known, left_out=True)
+    for i in range(5):
+        rest = ~(known.shapes == asked[i]).all(axis=1)
+        others = Residuals(known.shapes[rest], known.sku[rest], known.unit[rest], known.noise[rest])
+        alone = moments(asked[[i]], sku="A", residuals=others)
+        np.testing.assert_allclose(found.mean[i], alone.mean[0], **EXACT)
+        np.testing.assert_allclose(found.sd[i], alone.sd[0], **EXACT)
+
+
+@pytest.mark.parametrize("cells", [1, 5, NEAREST])
+def test_left_out_shapes_are_left_out_of_small_tables_too(rng, cells):
+    known = made_up(rng, cells, skus=("A",))
+    found = moments(known.shapes, sku="A", residuals=known, left_out=True)
+    for i in range(cells):
+        rest = np.arange(cells) != i
+        others = Residuals(known.shapes[rest], known.sku[rest], known.unit[rest], known.noise[rest])
+        alone = moments(known.shapes[[i]], sku="A", residuals=others)
+        np.testing.assert_allclose(found.mean[i], alone.mean[0], rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(found.sd[i], alone.sd[0], rtol=1e-6)
+
+
+def islands(rng, count=150, cells=4):
+    """Residuals of the model on groups of cells so far apart that each has its own tail scale."""
+    base = np.stack(np.unravel_index(rng.permutation(8**3)[:count], (8, 8, 8)), axis=1) * 100.0
+    log_shapes = (base[:, None] + rng.uniform(0, 2, (count, cells, 3))).reshape(-1, 3)
+    noise = 0.05
+    unit = []
+    for i in range(count):
+        shapes = 2.0 ** log_shapes[i * cells : (i + 1) * cells]
+        cov = covariance(shapes, ["A"] * cells, shapes, ["A"] * cells) + noise * np.eye(cells)
+        scale = 1 / np.sqrt(rng.chisquare(TAIL) / TAIL)
+        unit.append(scale * rng.multivariate_normal(np.zeros(cells), cov))
+    n = count * cells
+    return Residuals(2.0**log_shapes, np.full(n, "A"), np.concatenate(unit), np.full(n, noise))
+
+
+def test_the_quantile_of_coverage_is_that_of_the_tail():
+    assert COVERED[1] == pytest.approx(t(TAIL).ppf((1 + COVERED[0]) / 2), abs=5e-5)
+    assert norm.ppf(0.95) < 1.7 < COVERED[1]
+
+
+@pytest.mark.statistical
+def test_inflation_is_one_where_errors_are_as_modelled(rng):
+    """Over twelve tables that the model made, judged at 4 Monte Carlo errors; and doubled."""
+    found = []
+    for _ in range(12):
+        known = islands(rng)
+        wide = Residuals(known.shapes, known.sku, 2 * known.unit, known.noise)
+        found.append((inflation(known, "A"), inflation(wide, "A")))
+    plain, doubled = np.transpose(found)
+    mcse = plain.std(ddof=1) / np.sqrt(len(plain))
+    assert abs(plain.mean() - 1) < 4 * mcse
+    assert mcse < 0.05
+    assert doubled.min() > 1.3
+    assert doubled.mean() > 1.7
