@@ -1,13 +1,16 @@
 """What several test files share: the database, seeded numbers, and a small made-up posterior."""
 
+import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
 import xarray as xr
 
 from m2bayes._random import labelled_rng
-from m2bayes.database import Database
+from m2bayes.database import Database, Posterior, store
+from m2bayes.inputs import Inputs
 
 # log-scale centre of each factor of the GEMM law, and its spread by architecture and by SKU
 FACTORS = {
@@ -60,6 +63,7 @@ def synthetic_posterior(database):
         return centre + sd * xr.DataArray(noise, dims=dims)
 
     draws = {name: around(slope, 0.05, name) for name, slope in SLOPES.items()}
+    draws["clock_misfit"] = np.exp(around(np.log(0.04), 0.2, "clock_misfit"))
     draws["build_sd"] = np.exp(around(np.log(0.03), 0.2, "build_sd"))
     draws["build_effect"] = around(0.0, 0.02, "build_effect", "sku", "backend")
     for factor, (centre, architecture, sku) in FACTORS.items():
@@ -83,3 +87,46 @@ def synthetic_posterior(database):
     lists = {"factors": json.dumps(card.factors), "domain": json.dumps(card.domain)}
     posterior.attrs = facts | lists
     return posterior
+
+
+TABLES = {  # of the small database: every so many cells of a SKU
+    "gemm_bf16": 4,
+    "gemm_bf16_dense": 12,
+    "gemm_bf16_test": 30,
+    "gemm_bf16_ranking": 5,
+}
+
+
+@pytest.fixture(scope="session")
+def small_database(database, synthetic_posterior, tmp_path_factory):
+    """A database of three SKUs and few cells, whose posterior is the made-up one."""
+    root = tmp_path_factory.mktemp("database")
+    shutil.copytree(database.root / "models", root / "models")
+    for folder in ("datasheets", "llms", "measurements"):
+        shutil.copytree(database.root / "data" / folder, root / "data" / folder)
+    shape = ["sku", "M", "N", "K"]
+    for name, step in TABLES.items():
+        table = database.table(name)
+        table = table[table["sku"].isin(MEASURED)]
+        if name == "gemm_bf16_ranking":  # whole layers
+            table = table[table["M"].isin([1, 64, 4096])]
+        else:
+            cells = table[shape].drop_duplicates().groupby("sku").nth(slice(0, None, step))
+            table = table.merge(cells)
+        content = table.to_csv(index=False).encode()
+        path = root / "data" / "measurements" / f"{name}.csv"
+        path.write_bytes(content)
+        card = json.loads(path.with_suffix(".json").read_text())
+        card |= {"rows": len(table), "sha256": hashlib.sha256(content).hexdigest()}
+        path.with_suffix(".json").write_text(json.dumps(card))
+    (root / "posteriors").mkdir()
+    small, name = Database(root), "gemm_bf16-hier_gemm"
+    inputs = Inputs.read(small, "gemm_bf16", "clock_sustained", "gemm_bf16_dense", "bf16")
+    held = database.posterior(name).__dict__
+    sheets = {sku: held["datasheets"][sku] for sku in MEASURED}
+    changes = {"data": inputs.sources, "datasheets": sheets, "draws": {}}
+    draws = synthetic_posterior.merge(
+        inputs.residuals(synthetic_posterior, small.model("hier_gemm"))
+    )
+    store(Posterior(**{**held, **changes}), draws.drop_attrs(), root / "posteriors")
+    return small

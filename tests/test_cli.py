@@ -107,8 +107,8 @@ def card(name="h100", **facts):
         ({"sku": ("--sku", "h1000")}, "unknown SKU 'h1000'; did you mean h100"),
         ({"sku": ("--sku", "h100", "l40x")}, "unknown SKU 'l40x'; did you mean l40s"),
         ({"sku": ("--sku", "")}, "unknown SKU ''; known: "),
-        ({"sku": ("--sku", "h100", "h100")}, "H100-80GB-SXM', 'H100-80GB-SXM'"),
-        ({"sku": ("--sku", "h100", "H100-80GB-SXM")}, "expected each once"),
+        ({"sku": ("--sku", "h100", "h100")}, "SKU H100-80GB-SXM is given twice; name each once"),
+        ({"sku": ("--sku", "h100", "H100-80GB-SXM")}, "SKU H100-80GB-SXM is given twice"),
         ({"llm": ("--llm", "llama-3.1-9b")}, "unknown LLM 'llama-3.1-9b'; did you mean llama"),
         ({"llm": ()}, "workload decode:batch=64,context=2048 needs an LLM; give --llm"),
         ({"draws": ("--draws", "0")}, "--draws 0: give between 4 and 4000"),
@@ -186,7 +186,7 @@ def test_a_bad_workload_is_refused(spec, complaint):
 
 def test_a_workload_given_twice_or_of_two_kinds_is_refused():
     twice = asked(workload=(*STEP, *STEP))
-    assert "is given twice; remove one" in refusal(twice)
+    assert "is given twice; name each once" in refusal(twice)
     mixed = asked(workload=(*STEP, "--workload", "gemm:m=1,n=128,k=128"))
     assert "ask for them in two calls" in refusal(mixed)
 
@@ -196,6 +196,51 @@ def test_a_kernel_on_several_gpus_is_refused():
     assert "tp=2 means nothing for a gemm" in refusal(
         asked("rank", "--tp", "2", llm=(), workload=kernel)
     )
+
+
+def test_json_and_csv_exclude_each_other():
+    assert "not allowed with argument" in refusal(asked("rank", "--json", "--csv"))
+
+
+@pytest.mark.parametrize("noise", ["-1", "1001", "1000000000"])
+def test_the_number_of_new_runs_is_limited(noise):
+    assert f"--noise {noise}: give 0 to 1000 runs" in refusal(asked("predict", "--noise", noise))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "complaint"),
+    [
+        ("--draws", "0", "--draws 0: give 10 to 100000"),
+        ("--tune", "-5", "--tune -5: give 10 to 100000"),
+        ("--chains", "1", "--chains 1: give 2 to 64"),
+        ("--seed", "-1", "--seed -1: give 0 to 4294967295"),
+        ("--target-accept", "1", "--target-accept 1.0: give 0.5 to 0.999"),
+        ("--target-accept", "nan", "--target-accept nan: give 0.5 to 0.999"),
+    ],
+)
+def test_a_bad_setting_of_a_fit_is_refused_before_anything_is_done(
+    tmp_path, option, value, complaint
+):
+    out = tmp_path / "out"
+    argv = ("fit", "--model", "const_ceiling", "--data", "gemm_bf16", "--out", str(out))
+    assert complaint in refusal(run(*argv, option, value))
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [("fit", "--model", "const_ceiling", "--data", "gemm_bf16"), ("evaluate", "gemm-cells")],
+)
+def test_results_that_could_not_be_written_are_not_begun(tmp_path, argv):
+    (tmp_path / "file").write_text("")
+    message = refusal(run(*argv, "--quiet", "--out", str(tmp_path / "file")))
+    assert "not a folder that can be written" in message
+
+
+def test_telemetry_for_a_model_that_takes_none_is_refused(tmp_path):
+    argv = ("fit", "--quiet", "--model", "const_ceiling", "--data", "gemm_bf16")
+    argv += ("--clock", "clock_sustained", "--out", str(tmp_path))
+    assert "this model takes no clock telemetry; leave --clock out" in refusal(run(*argv))
 
 
 @pytest.mark.parametrize("argv", [(), ("rnak",), ("rank",), ("show",), ("list",), ("list", "gpus")])
@@ -431,7 +476,7 @@ RANKED = TIMES | {"p_best", "p_best_mcse", "expected_rank", "expected_regret", "
 
 def test_rank_json_holds_what_the_contract_promises():
     found = answered()
-    assert set(found) == HEAD | {"regime", "backend"}
+    assert set(found) == HEAD | {"regime", "backend", "crossovers"}
     assert found["llm"] == "llama-3.1-8b"
     assert (found["dtype"], found["tp"], found["metric"], found["units"]) == (
         "bf16", 1, "gemm_time", "s",
@@ -608,6 +653,26 @@ def test_draws_are_written_for_further_use(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["draws.nc"]
 
 
+def test_written_draws_of_a_sku_that_does_not_fit_are_no_numbers(tmp_path):
+    path = tmp_path / "draws.nc"
+    big = {"llm": ("--llm", "llama-3.1-70b"), "sku": ("--sku", "a100", "b200")}
+    big["workload"] = ("--workload", "decode:batch=1,context=16")
+    answered("predict", "--out", str(path), **big)
+    with xr.open_dataset(path, engine="h5netcdf") as file:
+        time = file["op_time"].load()
+    assert np.isnan(time.sel(sku="A100-80GB-SXM")).all()
+    assert np.isfinite(time.sel(sku="B200-180GB-SXM")).all()
+
+
+def test_more_draws_than_a_file_should_hold_are_refused(tmp_path, write):
+    lines = [f"decode,{b},{c}" for b in range(1, 101) for c in range(1, 101)]
+    grid = write("grid.csv", "\n".join(["kind,batch,context", *lines]))
+    out = tmp_path / "draws.nc"
+    found = asked("predict", "--out", str(out), workload=("--workload", grid), draws=())
+    assert "--out would hold 1.2e+08 draws; ask for fewer, see --draws" in refusal(found)
+    assert not out.exists()
+
+
 def test_draws_that_cannot_be_written_are_an_error(tmp_path):
     message = refusal(asked("predict", "--json", "--out", str(tmp_path / "no" / "draws.nc")))
     assert message.endswith("no such folder")
@@ -719,7 +784,14 @@ def test_show_takes_aliases_and_shows_factors_with_their_units():
     _, out, _ = run("show", cli.POSTERIOR, "--json")
     factors = json.loads(out)["factors"]
     model = DATABASE.model(DATABASE.posterior(cli.POSTERIOR).model)
-    assert list(factors) == [f"{f['name']} [{f['units']}]" for f in model.factors]
+    assert list(dict.fromkeys(row["factor"] for row in factors)) == [
+        f["name"] for f in model.factors
+    ]
+    units = {f["name"]: f["units"] for f in model.factors}
+    assert all(row["units"] == units[row["factor"]] for row in factors)
+    _, text, _ = run("show", cli.POSTERIOR)
+    assert all(name in text for name in units)
+    assert "contraction" in text
 
 
 @pytest.mark.slow

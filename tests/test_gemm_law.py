@@ -10,11 +10,14 @@ from m2bayes._math import smooth_maximum
 from m2bayes.mechanism.gemm import (
     KERNELS,
     LAWS,
+    ROOF_SHARPNESS,
     ceiling_time,
+    compute_roofs,
     gemm_branches,
     gemm_terms,
     gemm_time,
     memory_share,
+    sustained_share,
 )
 from m2bayes.mechanism.memory import memory_time, warm_share
 from m2bayes.mechanism.roofline import roofline_time
@@ -401,3 +404,89 @@ def test_datasheet_roofline_is_the_ceiling_of_one(sheets):
     )
     time = ceiling_time(terms, {"ceiling": 1.0, "eta_memory": 1.0})
     np.testing.assert_allclose(time.transpose(*hard.dims), hard, **EXACT)
+
+
+# --- the clock that the law implies ----------------------------------------------------------
+
+LOADED = {
+    "ideal_compute": 2.0,
+    "grid_cost": 1.0,
+    "tile_cost": 1.0,
+    "passes": 0.0,
+    "peak_over_boost": 1.0,
+    "power_load": 1.0,
+    "blank_weights": 0.0,
+    "power_per_rate": 0.7e-12,
+    "tensor_width": 4096.0,
+}
+DROOPING = {
+    "eta_issue": 0.8,
+    "prologue": 0.0,
+    "clock_burst": 0.8,
+    "droop": 0.0,
+    "power_slope": 0.6,
+    "width_slope": 0.1,
+    "blank_gain": 0.05,
+}
+
+
+def test_sustained_share_by_hand():
+    """Issue and power time alike: the time is 2^(1/1.9) of either, the clock its inverse."""
+    share = sustained_share(LOADED, DROOPING)
+    np.testing.assert_allclose(share, 2 ** (-1 / ROOF_SHARPNESS), rtol=1e-12)
+    twice = sustained_share(LOADED, DROOPING | {"droop": np.log(2.0)})
+    np.testing.assert_allclose(twice, (1 + 2**ROOF_SHARPNESS) ** (-1 / ROOF_SHARPNESS), rtol=1e-12)
+
+
+def test_sustained_share_tends_to_boost_where_power_is_plenty():
+    """A roof ten thousand times higher leaves a droop of 1e4^-1.9 / 1.9, or 1.3e-8."""
+    share = sustained_share(LOADED, DROOPING | {"clock_burst": 8e3})
+    assert 1 - 2e-8 < share < 1
+    assert sustained_share(LOADED, DROOPING | {"clock_burst": 8e12}) == 1.0
+
+
+def test_sustained_share_tends_to_the_power_roof_where_power_is_short():
+    """Then the clock is that at which the issue rate is what the power limit allows."""
+    roof = 1e-4
+    share = sustained_share(LOADED, DROOPING | {"clock_burst": roof})
+    np.testing.assert_allclose(share, roof / 0.8, rtol=1e-6)
+
+
+@given(st.floats(0, 2), st.floats(0.01, 2), st.floats(0.3, 3), st.floats(0.3, 1))
+@quick
+def test_sustained_share_falls_with_droop_and_lies_below_boost(droop, more, burst, issue):
+    held = DROOPING | {"clock_burst": burst, "eta_issue": issue}
+    share = sustained_share(LOADED, held | {"droop": droop})
+    assert 0 < share < 1
+    assert sustained_share(LOADED, held | {"droop": droop + more}) < share
+
+
+def test_sustained_share_is_that_of_the_time_of_the_law(sheets):
+    """Issue time at boost over compute time of the law, for a real shape and settled clock."""
+    cell = xr.Dataset({"M": 16384.0, "N": 6144.0, "K": 4096.0})
+    terms = gemm_terms(cell, sheets, regime="served")
+    factors = DROOPING | {"prologue": 250.0, "droop": 0.25}
+    issue, _ = compute_roofs(terms, factors)
+    rest = {"eta_memory": 0.9, "eta_cache": 0.2, "memory_latency": 8e3}
+    compute, _ = gemm_branches(terms, factors | rest)
+    np.testing.assert_allclose(sustained_share(terms, factors), issue / compute, rtol=1e-12)
+
+
+def test_a_share_of_the_peak_clock_is_found_out():
+    """Where the peak rate belongs to a clock below boost, the two differ by their ratio."""
+    terms = LOADED | {"peak_over_boost": 0.9}
+    share = sustained_share(terms, DROOPING)
+    np.testing.assert_allclose(share, (1 + 0.9**-ROOF_SHARPNESS) ** (-1 / ROOF_SHARPNESS))
+    assert abs(share - sustained_share(LOADED, DROOPING)) > 0.02
+
+
+@given(st.floats(1e-3, 1), st.floats(1e-3, 1e3), st.integers(1, 4096), st.integers(128, 16384))
+@quick
+def test_replayed_bytes_never_move_slower_than_cold_ones(eta_memory, eta_cache, m, n):
+    """The L2 delivers on top of HBM: no factors make a warm buffer slower than HBM."""
+    cell = {"cold_traffic": 0.0, "warm_traffic": 2.0 * m * n, "peak_bandwidth": 1e12}
+    warm = cell | {"cache_port": 1e12, "chain": 0.0}
+    cold = warm | {"cold_traffic": cell["warm_traffic"], "warm_traffic": 0.0}
+    factors = DROOPING | {"eta_memory": eta_memory, "eta_cache": eta_cache, "memory_latency": 1.0}
+    (_, fast), (_, slow) = (gemm_branches(LOADED | t, factors) for t in (warm, cold))
+    assert fast <= slow

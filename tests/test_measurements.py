@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m2bayes.errors import DataError, M2BayesError, UnknownNameError
-from m2bayes.measurements import CEILING, COLUMNS, FLOOR, checked, runs_by_cell
+from m2bayes.measurements import (
+    CEILING,
+    COLUMNS,
+    FLOOR,
+    checked,
+    clock_readings,
+    content_hash,
+    runs_by_cell,
+)
 
 ROWS = [
     ("A", "sglang", "1.0", 64, 512, 256, 2e-5),
@@ -169,3 +177,61 @@ def test_a_sku_without_a_datasheet_is_refused_with_the_closest_names():
     rows = [("H100-80GB-SMX", *ROWS[0][1:])]
     message = refusal(cells, rows, skus=["H100-80GB-SXM", "L4-24GB-PCIe"])
     assert "did you mean H100-80GB-SXM" in message
+
+
+# --- identity --------------------------------------------------------------------------------
+
+
+@given(st.permutations(range(len(ROWS))))
+def test_the_hash_of_a_table_does_not_depend_on_the_order_of_its_rows(order):
+    plain = content_hash(checked(table(), origin="mine.csv"))
+    assert content_hash(checked(table([ROWS[i] for i in order]), origin="mine.csv")) == plain
+
+
+@pytest.mark.parametrize(("column", "value"), [("op_time", 3.0001e-5), ("M", 2), ("sku", "B")])
+def test_another_value_gives_another_hash(column, value):
+    plain = content_hash(checked(table(), origin="mine.csv"))
+    assert content_hash(checked(changed(column, value), origin="mine.csv")) != plain
+    assert content_hash(checked(table(ROWS[:3]), origin="mine.csv")) != plain
+
+
+# --- clock telemetry -------------------------------------------------------------------------
+
+
+def test_clock_readings_of_the_source_by_hand(database):
+    """A100: 1125 ± 20.4 MHz of 1410. RTX 5090, capped from 575 to 400 W: 2730 to 2452 MHz."""
+    sheets = database.datasheets(["h200", "a100"])
+    found = clock_readings(database.table("clock_sustained"), sheets, origin="clock")
+    assert found.sizes == {"reading": 2, "sweep": 1}
+    a100 = found.isel(reading=found["sku"].values.tolist().index("A100-80GB-SXM"))
+    np.testing.assert_allclose(a100["reading_log_share"], np.log(1125 / 1410), rtol=1e-12)
+    np.testing.assert_allclose(a100["reading_error"], 20.4 / 1.96 / 1125, rtol=1e-12)
+    assert [float(a100[v]) for v in ("M", "N", "K")] == [16384, 6144, 4096]
+    np.testing.assert_allclose(found["cap_log_power"], np.log(575 / 400), rtol=1e-12)
+    np.testing.assert_allclose(found["cap_log_clock"], np.log(2730 / 2452), rtol=1e-12)
+
+
+def test_sweeps_are_steps_within_one_card_in_the_order_of_their_limits(database):
+    """Two cards swept in three and two steps, rows mixed: three ratios, none between cards."""
+    rows = [("X", 300, 2e9), ("Y", 100, 1e9), ("X", 100, 1e9), ("Y", 200, 1.5e9), ("X", 200, 1.8e9)]
+    sweep = pd.DataFrame(rows, columns=["sku", "power_limit", "sustained_clock"])
+    sweep = sweep.assign(M=np.nan, N=np.nan, K=np.nan, half_width=np.nan)
+    found = clock_readings(sweep, database.datasheets(["h100"]), origin="clock")
+    assert found.sizes == {"reading": 0, "sweep": 3}
+    np.testing.assert_allclose(found["cap_log_power"], np.log([2.0, 1.5, 2.0]), rtol=1e-12)
+    np.testing.assert_allclose(found["cap_log_clock"], np.log([1.8, 2 / 1.8, 1.5]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("column", ["M", "power_limit", "sustained_clock", "half_width", "sku"])
+def test_telemetry_without_a_column_is_refused(database, column):
+    lacking = database.table("clock_sustained").drop(columns=column)
+    message = refusal(clock_readings, lacking, database.datasheets(["h100"]), origin="mine.csv")
+    assert message.startswith(f"mine.csv: no column {column}; needed are sku, M, N, K, power_limit")
+
+
+@pytest.mark.parametrize("clock", [0.0, -1e9, np.nan])
+def test_a_clock_that_is_none_is_refused(database, clock):
+    spoilt = database.table("clock_sustained")
+    spoilt.loc[1, "sustained_clock"] = clock
+    message = refusal(clock_readings, spoilt, database.datasheets(["h100"]), origin="mine.csv")
+    assert message == f"mine.csv: row 2, column sustained_clock: {clock} is not a clock above zero"

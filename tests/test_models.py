@@ -15,8 +15,8 @@ from m2bayes.database import Database
 from m2bayes.errors import UnknownNameError
 from m2bayes.factors import with_skus
 from m2bayes.hierarchy import TAIL, Frame, cell_logp, cell_random
-from m2bayes.measurements import checked, runs_by_cell
-from m2bayes.mechanism.gemm import LAWS, gemm_terms
+from m2bayes.measurements import checked, clock_readings, runs_by_cell
+from m2bayes.mechanism.gemm import LAWS, gemm_terms, sustained_share
 
 MODELS = Database().models()
 SKUS = ["A100-80GB-SXM", "H100-80GB-SXM", "H200-141GB-SXM", "L40S-48GB-PCIe"]
@@ -216,6 +216,81 @@ def test_frame_finds_no_label_by_position(cells, sheets):
         wrong = cells.assign_coords(sku=("cell", [given] * cells.sizes["cell"]))
         with pytest.raises(KeyError):
             Frame(wrong, sheets)
+
+
+def test_frame_finds_the_clock_of_a_sku_by_its_name_too(database, cells, sheets):
+    readings = clock_readings(database.table("clock_sustained"), sheets, origin="clock")
+    wrong = readings.assign_coords(sku=("reading", ["H100"] * readings.sizes["reading"]))
+    with pytest.raises(KeyError):
+        Frame(cells, sheets, wrong)
+
+
+def test_frame_names_the_sku_without_a_datasheet_and_the_closest(cells, sheets):
+    with pytest.raises(UnknownNameError, match=f"unknown SKU '{SKUS[2]}'"):
+        Frame(cells, sheets.isel(sku=[0, 1, 3]))
+
+
+# --- clock channel ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def with_clock(database, cells, sheets):
+    """The model of the GEMM law without and with clock telemetry."""
+    readings = clock_readings(database.table("clock_sustained"), sheets, origin="clock")
+    build = database.builder("hier_gemm")
+    return build(cells, sheets), build(cells, sheets, clock=readings), readings
+
+
+def terms_at(model, names, point):
+    """Log density of some variables at a point, summed."""
+    found = model.logp(vars=[model[name] for name in names], sum=False)
+    compiled = model.compile_fn(
+        found, inputs=model.value_vars, point_fn=True, on_unused_input="ignore", mode="FAST_COMPILE"
+    )
+    return sum(np.sum(term) for term in compiled(point))
+
+
+CLOCK = ("clock_misfit", "cap_slope", "reading", "cap")
+
+
+def test_telemetry_changes_the_density_by_its_own_terms_only(with_clock):
+    without, told, _ = with_clock
+    point = jittered(told, 5)
+    shared = {k: v for k, v in point.items() if k in without.initial_point()}
+    extra = density_at(told, point) - density_at(without, shared)
+    np.testing.assert_allclose(extra, terms_at(told, CLOCK, point), rtol=1e-9)
+    named = {v.name for v in told.basic_RVs} - {v.name for v in without.basic_RVs}
+    assert named == set(CLOCK)
+
+
+def test_readings_are_student_t_around_the_share_of_the_law(with_clock, database, sheets):
+    """By the path of the laws: factors of the point by label, terms of the served regime."""
+    _, told, readings = with_clock
+    point = jittered(told, 6)
+    draw, _ = values_at(told, point)
+    card = database.model("hier_gemm")
+    factors = with_skus(draw.assign_attrs(factors=json.dumps(card.factors)), sheets, seed=0)
+    sku = readings["sku"]
+    terms = gemm_terms(readings[["M", "N", "K"]], sheets.sel(sku=sku), regime="served")
+    share = sustained_share(terms, factors.sel(sku=sku)).isel(chain=0, draw=0)
+    misfit = float(draw["clock_misfit"].squeeze())
+    scale = np.hypot(misfit, readings["reading_error"])
+    expected = t(TAIL, loc=np.log(share), scale=scale).logpdf(readings["reading_log_share"])
+    found = terms_at(told, ["reading"], point)
+    np.testing.assert_allclose(found, expected.sum(), rtol=1e-8)  # PyMC's normaliser: 6e-10 each
+    moved = np.log(share.roll(reading=1, roll_coords=False))  # the clock of another card
+    wrong = t(TAIL, loc=moved, scale=scale).logpdf(readings["reading_log_share"])
+    assert abs(wrong.sum() - found) > 1
+
+
+def test_the_cap_sweep_is_normal_around_its_slope(with_clock):
+    _, told, readings = with_clock
+    point = jittered(told, 7)
+    draw, _ = values_at(told, point)
+    slope, misfit = (float(draw[v].squeeze()) for v in ("cap_slope", "clock_misfit"))
+    power = readings["cap_log_power"].values
+    expected = norm(slope * power, misfit * power).logpdf(readings["cap_log_clock"].values)
+    np.testing.assert_allclose(terms_at(told, ["cap"], point), expected.sum(), rtol=1e-10)
 
 
 # --- prior -----------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from m2bayes.inputs import Inputs
 from m2bayes.measurements import COLUMNS, checked, content_hash
 from m2bayes.mechanism.gemm import LAWS
 from m2bayes.residuals import known
+from m2bayes.suites import NAMES as SUITES
 from m2bayes.workload import gemm_cells, parse_workload
 
 DATABASE = Database()
@@ -33,6 +34,7 @@ every_model = pytest.mark.parametrize("name", DATABASE.models())
 every_table = pytest.mark.parametrize("name", DATABASE.data())
 every_posterior = pytest.mark.parametrize("name", DATABASE.posteriors())
 KERNELS = [n for n in DATABASE.data() if list(DATABASE.data_record(n).columns) == list(COLUMNS)]
+EVALUATIONS = sorted((ROOT / "data" / "evaluations").glob("*.json"))
 of_kernels = pytest.mark.parametrize("name", KERNELS)
 
 
@@ -62,6 +64,9 @@ def test_every_file_of_the_database_belongs_to_a_card():
     expected |= {f"data/measurements/{n}.{e}" for n in DATABASE.data() for e in ("json", "csv")}
     expected |= {f"posteriors/{n}.{e}" for n in DATABASE.posteriors() for e in ("json", "nc")}
     expected |= {DATABASE.data_record(n).recipe.split()[-1] for n in DATABASE.data()}
+    expected |= {str(p.relative_to(ROOT)) for p in EVALUATIONS}
+    expected |= {"data/recipes/readme.py"}  # makes figures of the README out of evaluations
+    assert {p.stem for p in EVALUATIONS} <= set(SUITES)
     found = {
         str(path.relative_to(ROOT))
         for folder in ("data", "models", "posteriors")
@@ -95,7 +100,7 @@ def test_every_model_card_describes_a_law_and_its_factors(name):
     assert is_name(name)
     assert card.law in LAWS
     for factor in card.factors:
-        assert set(factor) == {"name", "link", "units", "description"}
+        assert set(factor) == {"name", "link", "units", "description", "source"}
         assert factor["link"] in ("log", "identity")
         assert all(factor.values())
     assert set(card.domain) == {"dtype", "M", "N", "K"}
@@ -393,6 +398,34 @@ def test_the_fingerprint_tells_models_apart():
     marks = [DATABASE.posterior(name).fingerprint for name in DATABASE.posteriors()]
     assert all(len(mark) >= 3 for mark in marks)
     assert len({tuple(mark) for mark in marks}) == len(marks)
+
+
+@every_posterior
+def test_every_factor_has_its_prior_in_the_record(name):
+    """Three quantiles on its natural scale, and the spread on the scale of the prior."""
+    record = DATABASE.posterior(name)
+    assert set(record.prior) == {f["name"] for f in DATABASE.model(record.model).factors}
+    for factor in DATABASE.model(record.model).factors:
+        low, middle, high, sd = record.prior[factor["name"]]
+        assert low < middle < high
+        assert sd > 0
+        width = np.log(high / low) if factor["link"] == "log" else high - low
+        assert 2.5 < width / sd < 4.5  # 3.29 for a normal
+
+
+# --- evaluations -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", EVALUATIONS, ids=lambda path: path.stem)
+def test_every_stored_evaluation_is_of_the_data_and_posteriors_that_are_here(path):
+    held = json.loads(path.read_text())
+    assert held["suite"] == path.stem
+    assert held["command"] == f"m2bayes evaluate {path.stem} --out data/evaluations"
+    assert held["results"]
+    hashes = {n: DATABASE.data_record(n).sha256 for n in DATABASE.data()}
+    hashes |= {n: DATABASE.posterior(n).draws["sha256"] for n in DATABASE.posteriors()}
+    assert held["inputs"]
+    assert {name: hashes.get(name) for name in held["inputs"]} == held["inputs"]
 
 
 # --- licences --------------------------------------------------------------------------------

@@ -1,0 +1,164 @@
+"""Fits with SKUs left out: found again in the cache, and then treated as never measured."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from m2bayes import leaveout
+from m2bayes.errors import RecordError
+from m2bayes.factors import basis
+from m2bayes.gemm import gemm_cells
+from m2bayes.leaveout import LeftOut, not_measured
+from m2bayes.predictive import predict
+from m2bayes.workload import parse_workload
+
+NAME = "gemm_bf16-hier_gemm"
+H100, H200, A100 = "H100-80GB-SXM", "H200-141GB-SXM", "A100-80GB-SXM"
+
+
+@pytest.fixture
+def left(small_database, synthetic_posterior, tmp_path, monkeypatch):
+    """A `LeftOut` whose sampler returns the made-up posterior, and counts how often it is asked."""
+    asked = []
+
+    def sampled(self, inputs):
+        asked.append(sorted(set(inputs.times["sku"])))
+        return synthetic_posterior.drop_attrs()
+
+    monkeypatch.setattr(LeftOut, "_sample", sampled)
+    found = LeftOut(small_database, NAME, cache=tmp_path / "cache")
+    found.asked = asked
+    return found
+
+
+# --- cache -----------------------------------------------------------------------------------
+
+
+def test_a_fit_is_made_once_and_then_found(left, small_database):
+    one, again = left.fit([H100]), left.fit([H100])
+    assert left.asked == [[A100, H200]]
+    xr.testing.assert_identical(one, again)
+    assert len(list(left.cache.iterdir())) == 1
+    other = LeftOut(small_database, NAME, cache=left.cache)
+    xr.testing.assert_identical(other.fit([H100]), one)
+    assert len(left.asked) == 1
+
+
+def test_the_order_of_skus_does_not_matter_but_which_they_are(left):
+    left.fit([H100, A100])
+    left.fit([A100, H100])
+    assert len(left.asked) == 1
+    left.fit([H100])
+    left.fit([H100], telemetry_only=True)
+    assert left.asked == [[H200], [A100, H200], [A100, H100, H200]]
+
+
+@pytest.mark.parametrize("setting", ["DRAWS", "TUNE", "CHAINS", "TARGET"])
+def test_another_setting_is_another_fit(left, monkeypatch, setting):
+    before = left._key([H100], False)
+    monkeypatch.setattr(leaveout, setting, getattr(leaveout, setting) * 1.01)
+    assert left._key([H100], False) != before
+
+
+def test_another_seed_record_or_data_is_another_fit(left, small_database):
+    keys = {left._key([H100], False), left._key([H200], False), left._key([H100], True)}
+    keys.add(LeftOut(small_database, NAME, seed=2)._key([H100], False))
+    record = small_database.posterior(NAME)
+    for field, value in {
+        "fingerprint": [1.0, 2.0, 3.0],
+        "versions": record.versions | {"pymc": "0"},
+        "data": [{**source, "sha256": "0" * 64} for source in record.data],
+    }.items():
+        changed = LeftOut(small_database, NAME)
+        object.__setattr__(changed.record, field, value)
+        keys.add(changed._key([H100], False))
+    assert len(keys) == 7
+
+
+def test_the_cache_lies_in_the_users_folder_unless_told_otherwise(
+    small_database, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert LeftOut(small_database, NAME).cache == tmp_path / "m2bayes" / "left-out"
+
+
+def test_an_interrupted_fit_leaves_nothing_behind(left, monkeypatch):
+    def cut_off(self, path, **kwargs):
+        path.write_bytes(b"half a file")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(xr.Dataset, "to_netcdf", cut_off)
+    with pytest.raises(OSError, match="no space left"):
+        left.fit([H100])
+    assert list(left.cache.iterdir()) == []
+
+
+# --- never measured --------------------------------------------------------------------------
+
+
+def test_a_sku_that_was_left_out_is_treated_as_never_measured(left):
+    draws, sheets = left.fit([H100]), left.inputs.datasheets
+    assert draws["sku"].values.tolist() == [A100, H200]
+    rests = dict(zip(sheets["sku"].values, basis(draws, sheets).values, strict=True))
+    assert rests == {A100: "measured", H100: "architecture", H200: "measured"}
+    assert H100 not in draws["residual_sku"].values
+    assert set(draws["residual_sku"].values) == {A100, H200}
+    assert draws["residual_wider"]["sku"].values.tolist() == [A100, H200]
+    assert draws.attrs["law"] == "gemm_time"
+
+
+def test_an_architecture_that_was_left_out_is_unknown(left):
+    draws, sheets = left.fit([A100]), left.inputs.datasheets
+    assert draws["architecture"].values.tolist() == ["Hopper"]
+    assert basis(draws, sheets.sel(sku=[A100])).item() == "population"
+    assert "Ampere" not in draws["residual_architecture"].values
+
+
+def test_a_card_whose_telemetry_was_left_out_is_still_measured(left):
+    draws, sheets = left.fit([H100], telemetry_only=True), left.inputs.datasheets
+    assert (basis(draws, sheets) == "measured").all()
+    assert set(draws["residual_sku"].values) == {A100, H100, H200}
+
+
+def test_predictions_of_a_left_out_card_do_not_depend_on_its_own_rows(left, small_database):
+    """Times of H100 made ten times slower change nothing in what is predicted without it."""
+    cells = gemm_cells(None, [parse_workload("gemm:m=64,n=4096,k=1024")])
+    sheet = left.inputs.datasheets.sel(sku=[H100])
+    before = predict(left.fit([H100]), cells, sheet)
+    slow = LeftOut(small_database, NAME, cache=left.cache)
+    for table in (slow.inputs.times, slow.inputs.shapes):
+        table.loc[table["sku"] == H100, "op_time"] *= 10
+    np.testing.assert_array_equal(predict(slow.fit([H100]), cells, sheet), before)
+    moved = slow.fit([A100])  # negative control: what is measured does depend on them
+    assert not np.array_equal(moved["residual"], left.fit([A100])["residual"])
+
+
+def test_left_out_skus_must_leave_every_label_known(small_database, tmp_path):
+    """The compiled model holds one row for each build: none may be left without data."""
+    found = LeftOut(small_database, NAME, cache=tmp_path)
+    found.compiled = None  # never asked
+    times = found.inputs.times
+    times.loc[times["sku"] == H100, "backend"] = "another"
+    with pytest.raises(RecordError, match="leaves no backend that others know"):
+        found._sample(found.inputs.without([H100]))
+
+
+# --- forgotten shapes ------------------------------------------------------------------------
+
+
+def test_exactly_the_shapes_named_are_forgotten(small_database):
+    draws = small_database.draws(NAME)
+    shapes = draws["residual_shape"].values
+    some = shapes[[0, 40, -1]].astype(float)
+    found = not_measured(draws, np.vstack([some, [[3.0, 5.0, 7.0]]]))
+    gone = np.array([any((row == s).all() for s in some) for row in shapes])
+    assert gone.sum() >= 3
+    np.testing.assert_array_equal(found["residual_shape"], shapes[~gone])
+    np.testing.assert_array_equal(found["residual"], draws["residual"].values[~gone])
+    assert found.attrs == draws.attrs
+    np.testing.assert_array_equal(found["log_droop"], draws["log_droop"])
+
+
+def test_a_posterior_without_residuals_has_nothing_to_forget(synthetic_posterior):
+    found = not_measured(synthetic_posterior, np.array([[1.0, 2.0, 3.0]]))
+    xr.testing.assert_identical(found, synthetic_posterior)
