@@ -114,35 +114,67 @@ def answers(
     list of dict
         One a workload, in the order asked.
     """
-    cells = gemm_cells(question.llm, question.workloads, tp=question.tp)
+    ops = gemm_cells(question.llm, question.workloads[:1], tp=question.tp).sizes["op"]
     samples = question.posterior.sizes["chain"] * question.posterior.sizes["draw"]
-    each = samples * question.datasheets.sizes["sku"] * cells.sizes["op"] * max(noise, 1)
-    step = max(1, BLOCK // each)
+    each = samples * question.datasheets.sizes["sku"] * ops * max(noise, 1)
+    block = max(1, BLOCK // each)
+    _refuse_repeats(question.workloads)
     out: list[dict[str, Any]] = []
-    for start in range(0, cells.sizes["workload"], step):
-        block = cells.isel(workload=slice(start, start + step))
-        time = predict(
-            question.posterior,
-            block,
-            question.datasheets,
-            regime=question.regime,
-            backend=question.backend,
-            noise=noise,
-            seed=question.seed,
-        )
-        steps = question.workloads[start : start + step]
+    for start in range(0, len(question.workloads), block):
+        steps = question.workloads[start : start + block]
+        time = step_times(question, steps, noise=noise)
         fits = feasible(question, steps)
-        time = (time * block["calls"]).where(xr.DataArray(fits == "", dims=("sku", "workload")))
-        time.attrs["units"] = METRICS[question.metric]
+        time = time.where(xr.DataArray(fits == "", dims=("sku", "workload")))
         if keep is not None:
             keep(time)
+        cells = gemm_cells(question.llm, steps, tp=question.tp)
         for entry, reasons in zip(summarise(question, time), fits.T, strict=True):
-            _annotate(question, block, entry, reasons)
+            _annotate(question, cells, entry, reasons)
             out.append(entry)
-        advance(block.sizes["workload"])
+        advance(len(steps))
     if all(not sku["fits"] for entry in out for sku in entry["skus"]):
         raise InfeasibleError(f"no SKU can serve this: {out[0]['skus'][0]['reason']}")
     return out
+
+
+def step_times(
+    question: Question, steps: Sequence[Step | Kernel], *, noise: int = 0
+) -> xr.DataArray:
+    """Joint draws of each operator's time in each step, all its calls together.
+
+    Parameters
+    ----------
+    question : Question
+        Of which SKUs, LLM, regime and seed.
+    steps : sequence of Step or Kernel
+        Some of its workloads, or others.
+    noise : int
+        See `m2bayes.predictive.predict` [1].
+
+    Returns
+    -------
+    DataArray, dims (chain, draw, sku, workload, op)
+        Time [s].
+    """
+    cells = gemm_cells(question.llm, steps, tp=question.tp)
+    time = predict(
+        question.posterior,
+        cells,
+        question.datasheets,
+        regime=question.regime,
+        backend=question.backend,
+        noise=noise,
+        seed=question.seed,
+    )
+    return (time * cells["calls"]).assign_attrs(units=METRICS[question.metric])
+
+
+def _refuse_repeats(workloads: Sequence[Step | Kernel]) -> None:
+    seen: set[str] = set()
+    for workload in workloads:
+        if workload.label in seen:
+            raise WorkloadError(f"workload {workload.label} is given twice; name each once")
+        seen.add(workload.label)
 
 
 def feasible(question: Question, steps: Sequence[Step | Kernel]) -> np.ndarray:

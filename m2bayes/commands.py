@@ -14,6 +14,7 @@ from typing import Any
 
 from m2bayes import tables
 from m2bayes.answer import METRICS, Question, answers, predicted, ranked, thinned
+from m2bayes.crossover import crossovers
 from m2bayes.database import Database, read_json
 from m2bayes.datasheet import lint as lint_card
 from m2bayes.errors import DataError, DatasheetError, UnknownNameError, WorkloadError
@@ -35,7 +36,8 @@ def rank(args: argparse.Namespace) -> int:
     question = _ask(args)
     with _progress(args, len(question.workloads)) as advance:
         results = answers(question, ranked, advance=advance)
-    _print(args, question, results, tables.ranking, tables.RANK_COLUMNS)
+    crossed = crossovers(question, results)
+    _print(args, question, results, tables.ranking, tables.RANK_COLUMNS, crossovers=crossed)
     return 0
 
 
@@ -134,6 +136,7 @@ def _print(
     results: list[dict[str, Any]],
     table: Callable[[Question, list[dict[str, Any]]], str],
     columns: list[str],
+    **more: list[dict[str, Any]],
 ) -> None:
     if args.json:
         llm = question.llm.name if question.llm else None
@@ -149,7 +152,7 @@ def _print(
             "draws": question.posterior.sizes["chain"] * question.posterior.sizes["draw"],
             "seed": question.seed,
         }
-        _json(head | {"results": results})
+        _json(head | {"results": results} | more)
     elif args.csv:
         order = [str(s) for s in question.datasheets["sku"].values]
         writer: csv.DictWriter[str] = csv.DictWriter(
@@ -159,6 +162,8 @@ def _print(
         writer.writerows(tables.flat_rows(results, order))
     else:
         print(table(question, results))
+        if more.get("crossovers"):
+            print(f"\n{tables.crossings(more['crossovers'])}")
         if not args.quiet:
             for remark in tables.remarks(question, results):
                 print(remark, file=sys.stderr)

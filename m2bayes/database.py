@@ -25,6 +25,7 @@ from m2bayes.workload import Kernel, Step, read_workload_rows, read_workload_tom
 if TYPE_CHECKING:
     import pandas as pd
 
+NO_LABELS = b"This is a netCDF dimension but not a netCDF variable"
 FOLDERS = {
     "sku": "data/datasheets",
     "LLM": "data/llms",
@@ -113,11 +114,11 @@ class Database:
         return sorted(p.stem for p in (self.root / FOLDERS[kind]).glob("*.json"))
 
     def _path(self, kind: str, name: str) -> Path:
-        """Card of a name, or of a path that ends in ``.json``."""
+        """Card of a name; of a posterior also a path that ends in ``.json``."""
         path = self.root / FOLDERS[kind] / f"{name}.json"
         if name in self._names(kind):
             return path
-        if name.endswith(".json") or os.sep in name:
+        if kind == "posterior" and (name.endswith(".json") or os.sep in name):
             if not Path(name).is_file():
                 raise RecordError(f"{kind} {name}: no such file")
             return Path(name)
@@ -198,7 +199,10 @@ class Database:
         if name.lower().endswith(".json") or os.sep in name:
             path = Path(name)
             title = path.stem if path.stem != "config" else path.resolve().parent.name
-            return llm_from_config(read_json(path, WorkloadError), name=title, origin=name)
+            content = read_json(path, WorkloadError)
+            inner = content.get("config")  # a card of the database holds the published file so
+            config = inner if isinstance(inner, dict) and "model_type" not in content else content
+            return llm_from_config(config, name=title, origin=name)
         aliases: dict[str, str] = {}
         for known in self.llms():
             card = read_json(self.root / FOLDERS["LLM"] / f"{known}.json", WorkloadError)
@@ -390,13 +394,20 @@ def read_draws(file: Path) -> xr.Dataset:
             for name, held in stored.items()
             if "DIMENSION_LIST" in held.attrs
         }
-        labels = {d for dims in names.values() for d in dims}
-        coords = {
-            d: stored[d].asstr()[:] if stored[d].dtype.kind == "O" else stored[d][:] for d in labels
-        }
+        dims = {d for dims in names.values() for d in dims}
+        # a dimension without labels is a dataset too, whose name says that it is no variable
+        labels = {d for d in dims if NO_LABELS not in bytes(stored[d].attrs.get("NAME", b""))}
+        held = {v: stored[v].asstr() if stored[v].dtype.kind == "O" else stored[v] for v in names}
+        held |= {d: stored[d].asstr() if stored[d].dtype.kind == "O" else stored[d] for d in labels}
         return xr.Dataset(
-            {name: (dims, stored[name][:]) for name, dims in sorted(names.items())}, coords=coords
+            {v: (names[v], _plain(held[v][:])) for v in sorted(names)},
+            coords={d: _plain(held[d][:]) for d in labels},
         )
+
+
+def _plain(values: np.ndarray) -> np.ndarray:
+    """Text as NumPy's own strings."""
+    return values.astype(str) if values.dtype.kind == "O" else values
 
 
 def store(record: Posterior, draws: xr.Dataset, folder: Path) -> Path:

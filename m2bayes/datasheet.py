@@ -244,7 +244,10 @@ def combine(sheets: Sequence[xr.Dataset]) -> xr.Dataset:
     ['b', 'a']
     """
     names = [str(name) for sheet in sheets for name in sheet["sku"].values]
-    if not names or len({*names}) < len(names):
-        raise DatasheetError(f"combine: got SKUs {names}, expected each once: add or drop one")
+    if not names:
+        raise DatasheetError("no SKU is given; name at least one")
+    for name in names:
+        if names.count(name) > 1:
+            raise DatasheetError(f"SKU {name} is given twice; name each once")
     exact: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "equals"}
     return xr.concat(sheets, dim="sku", join="exact", **exact)

@@ -2,12 +2,13 @@ r"""The discrepancy δ of a shape: a function of (draw, SKU, shape), not noise.
 
 A library picks one kernel for a shape, every time; so a shape is faster or slower than the law in
 every layer, call and workload, its neighbours tend to be too, and cards of one architecture share
-much of it. δ is a stationary random field over ``(log2 M, log2 N, log2 K)`` with exponential
-covariance, part of it the architecture's and part the SKU's own. Where shapes nearby were measured,
-their residuals move its mean and shrink its variance (kriging on the nearest cells); elsewhere it
-has its prior. Draws come from random Fourier features [1]_: the features are fixed, their weights
-are standard normal and belong to (seed, architecture or SKU), so the same shape has the same value
-wherever it is asked for. Student-t marginals with 4 degrees of freedom come from four more such
+much of it. What a kernel loses while it reads from L2 says little of what it loses when it reads
+from HBM. So δ is a stationary random field over ``(log2 M, log2 N, log2 K)`` and the share of the
+traffic that L2 serves, with exponential covariance, part of it the architecture's and part the
+SKU's own. Where shapes nearby were measured, their residuals move its mean and shrink its variance
+(kriging on the nearest cells); elsewhere it has its prior. Draws come from random Fourier features
+[1]_: the features are fixed, their weights are standard normal and belong to (seed, architecture
+or SKU), so the same shape has the same value wherever it is asked for. Student-t marginals with 4 degrees of freedom come from four more such
 fields, whose mean square is the scale that a shape also lends to the noise of a run.
 
 References
@@ -30,7 +31,7 @@ import numpy as np
 from m2bayes._random import labelled_rng
 
 FREQUENCIES = (64, 16)  # of the discrepancy itself, and of each field of its tail scale
-LENGTHS = (2.0, 0.7, 1.2)  # correlation length in octaves of M, N and K
+LENGTHS = (2.0, 0.7, 1.2, 0.5)  # correlation length in octaves of M, N, K, and in warm share
 TAIL = 4  # degrees of freedom
 WIDEST = 4.0  # the tail scale ends here (0.7 % of draws): the mean of exp(t) would not exist
 ROUGH, ROUGH_LENGTH = 0.1, 0.05  # share of the variance that neighbours hardly share, its length
@@ -48,8 +49,8 @@ class Residuals:
 
     Parameters
     ----------
-    shapes : array, dims (cell, 3)
-        ``M``, ``N``, ``K`` [1].
+    shapes : array, dims (cell, 3 or 4)
+        ``M``, ``N``, ``K`` and, if given, the share of traffic that L2 serves [1].
     sku : array of str, dims (cell,)
         Whose cell it is.
     unit : array, dims (cell,)
@@ -101,8 +102,14 @@ def cell_scale(relative: Any, absolute: Any, time: Any) -> Any:
     return (relative**2 + (absolute / time) ** 2) ** 0.5
 
 
+def _coordinates(shapes: np.ndarray) -> np.ndarray:
+    """Where a shape lies in the field: log2 of M, N, K, and the warm share, 0 if not given."""
+    warm = shapes[:, 3:4] if shapes.shape[1] > 3 else np.zeros((len(shapes), 1))
+    return np.concatenate([np.log2(shapes[:, :3]), warm], axis=1)
+
+
 def _correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Correlation of one field at log2 shapes `a` and `b`, dims (..., a, b)."""
+    """Correlation of one field at coordinates `a` and `b`, dims (..., a, b)."""
     distance = sum(
         np.abs(a[..., :, None, i] - b[..., None, :, i]) / LENGTHS[i] for i in range(len(LENGTHS))
     )
@@ -116,8 +123,8 @@ def moments(
 
     Parameters
     ----------
-    shapes : array, dims (shape, 3)
-        ``M``, ``N``, ``K`` [1].
+    shapes : array, dims (shape, 3 or 4)
+        ``M``, ``N``, ``K`` and, if given, the share of traffic that L2 serves [1].
     sku : str
         Whose discrepancy; its own cells count fully, its architecture's in part.
     residuals : Residuals or None
@@ -135,7 +142,7 @@ def moments(
     if residuals is None or len(residuals.unit) == 0:
         return Moments(np.zeros(n), np.ones(n), np.full(n, SHARED))
     parts = [
-        _local_moments(np.log2(shapes[i : i + BLOCK]), sku, residuals, left_out)
+        _local_moments(_coordinates(shapes[i : i + BLOCK]), sku, residuals, left_out)
         for i in range(0, n, BLOCK)
     ]
     mean, variance, common = (np.concatenate(p) for p in zip(*parts, strict=True))
@@ -149,8 +156,8 @@ def moments(
 def _local_moments(
     at: np.ndarray, sku: str, known: Residuals, left_out: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, variance, and covariance with a sister card, at log2 shapes `at`, dims (shape,)."""
-    cells, own = np.log2(known.shapes), known.sku == sku
+    """Mean, variance, and covariance with a sister card, at coordinates `at`, dims (shape,)."""
+    cells, own = _coordinates(known.shapes), known.sku == sku
     sisters = max(len(set(known.sku[~own])), 1)
     near = _correlation(at, cells)
     weight = np.where(own, 1.0, SHARED)
@@ -188,11 +195,11 @@ def inflation(residuals: Residuals, sku: str) -> float:
 
 
 def _features(shapes: np.ndarray, frequencies: int) -> np.ndarray:
-    """Cosine and sine features of log2 shapes, dims (shape, feature); the rows have norm 1."""
+    """Cosine and sine features of shapes, dims (shape, feature); the rows have norm 1."""
     rng = labelled_rng(0, "discrepancy frequencies")
-    vectors = rng.standard_cauchy((frequencies, 3)) / LENGTHS
+    vectors = rng.standard_cauchy((frequencies, len(LENGTHS))) / LENGTHS
     vectors[: round(ROUGH * frequencies)] /= ROUGH_LENGTH
-    phase = np.log2(shapes) @ vectors.T
+    phase = _coordinates(shapes) @ vectors.T
     waves = np.concatenate([np.cos(phase), np.sin(phase)], axis=1)
     return (waves / np.sqrt(frequencies)).astype(np.float32)
 
@@ -224,8 +231,8 @@ def unit_fields(
 
     Parameters
     ----------
-    shapes : array, dims (shape, 3)
-        ``M``, ``N``, ``K`` [1] of each shape.
+    shapes : array, dims (shape, 3 or 4)
+        ``M``, ``N``, ``K`` and, if given, the share of traffic that L2 serves [1].
     sku, architecture : str
         Whose field; cards of one architecture share part of it.
     draws, seed : int

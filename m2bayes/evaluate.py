@@ -68,16 +68,17 @@ def cell_times(
     return median_of_builds(xr.concat(parts, dim=observed["build"], coords="minimal"))
 
 
-def scores(draws: xr.DataArray, observed: xr.DataArray) -> dict[str, float]:
-    """Errors of the predictive median and calibration of the draws, means over cells [1].
+def scores(
+    draws: xr.DataArray, observed: xr.DataArray, point: np.ndarray | None = None
+) -> dict[str, float]:
+    """Errors of the predictive median, or of `point`, and calibration; means over cells [1].
 
     ``mape``, ``median_ape``, ``bias`` (median log of observed over predicted), ``crps`` of log
     time, ``coverage_50`` to ``_95`` of equal-tailed intervals, ``pit_mean``.
     """
     flat = draws.transpose("chain", "draw", ...)
-    centre = draws.isel(chain=0, draw=0, drop=True).copy(
-        data=np.median(flat.values.reshape(-1, flat.shape[-1]), axis=0)
-    )
+    median = np.median(flat.values.reshape(-1, flat.shape[-1]), axis=0)
+    centre = observed.copy(data=median if point is None else point)
     error = absolute_percentage_error(centre, observed)
     log_draws = draws.copy(data=np.log(draws.values))
     log_observed = observed.copy(data=np.log(observed.values))

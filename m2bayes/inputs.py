@@ -57,6 +57,10 @@ class Inputs:
         stray = sorted(set(more["sku"]) - set(skus))
         if stray:
             raise DataError(f"{shapes}: {stray[0]} is not in {times}; leave its rows out")
+        for sku in skus:
+            full = str(database.sku_card(sku)[0]["name"])
+            if full != sku:
+                raise DataError(f"{times}: column sku: {sku} is an alias; write {full}")
         tables = {"times": (times, held), "clock": (clock, readings), "shapes": (shapes, more)}
         sources = [
             {"role": role, "name": _stem(database, name), "sha256": content_hash(table)}

@@ -106,8 +106,10 @@ class LeftOut:
         for dim, labels in whole.coords.items():
             if list(labels) != list(frame.coords[dim]):
                 raise RecordError(f"leaving out these SKUs leaves no {dim} that others know")
+        used = {variable.name for variable in self.compiled.shared_var_keys}
+        inputs_now = {k: v for k, v in frame.inputs().items() if k in used}
         tree = nutpie.sample(
-            self.compiled.with_data(**frame.inputs()),
+            self.compiled.with_data(**inputs_now),
             draws=DRAWS,
             tune=TUNE,
             chains=CHAINS,

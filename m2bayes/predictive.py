@@ -75,9 +75,10 @@ def predict(
     blocks = []
     for sku in datasheets["sku"].values:
         factor = factors.sel(sku=sku) if "sku" in factors.dims else factors
-        time = law(_rows(terms.sel(sku=sku)), _columns(factor))
-        sheet = datasheets.sel(sku=[sku])
-        error = _error(posterior, flat, sheet, time, backend=backend, noise=noise, seed=seed)
+        rows, sheet = _rows(terms.sel(sku=sku)), datasheets.sel(sku=[sku])
+        time = law(rows, _columns(factor))
+        shapes = _field_points(flat, rows)
+        error = _error(posterior, shapes, sheet, time, backend=backend, noise=noise, seed=seed)
         blocks.append((time * np.exp(error.astype(float)))[..., where])
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     shape = (len(blocks), chains, draws, *cells["M"].shape)
@@ -104,6 +105,13 @@ def _rows(terms: xr.Dataset) -> dict[str, np.ndarray]:
     return {str(k): np.atleast_2d(v.values) for k, v in terms.data_vars.items()}
 
 
+def _field_points(flat: xr.Dataset, rows: dict[str, np.ndarray]) -> np.ndarray:
+    """M, N, K and warm share of each shape [1], dims (shape, 4)."""
+    warm = rows["warm_traffic"] / (rows["warm_traffic"] + rows["cold_traffic"])
+    sizes = [flat[v].values for v in ("M", "N", "K")]
+    return np.stack([*sizes, np.broadcast_to(warm[0], sizes[0].shape)], axis=1)
+
+
 def _columns(factors: xr.Dataset) -> dict[str, np.ndarray]:
     """Factors of one SKU as arrays with dims (sample, 1)."""
     return {
@@ -114,7 +122,7 @@ def _columns(factors: xr.Dataset) -> dict[str, np.ndarray]:
 
 def _error(
     posterior: xr.Dataset,
-    flat: xr.Dataset,
+    shapes: np.ndarray,
     sheet: xr.Dataset,
     time: np.ndarray,
     *,
@@ -125,7 +133,6 @@ def _error(
     """Log of discrepancy, build effect and, with `noise`, run noise; dims (sample, shape)."""
     sku, family = str(sheet["sku"].values[0]), families(sheet)[0]
     samples = posterior.sizes["chain"] * posterior.sizes["draw"]
-    shapes = np.stack([flat[v].values for v in ("M", "N", "K")], axis=1)
     unit, widening = unit_fields(
         shapes,
         sku=sku,
@@ -141,7 +148,7 @@ def _error(
     if not noise:
         return delta + _build_effect(posterior, sku, backend, 1, seed)[0]
     sigma_run = _scale(posterior, "log_sigma_run", sheet, seed)
-    labels = ["x".join(f"{v:.0f}" for v in shape) for shape in shapes]
+    labels = ["x".join(f"{v:.0f}" for v in shape) for shape in shapes[:, :3]]
     run = run_noise(labels, sku=sku, backend=backend, draws=samples, runs=noise, seed=seed)
     build = _build_effect(posterior, sku, backend, noise, seed)
     return delta + np.median(build + sigma_run * widening * run, axis=0)

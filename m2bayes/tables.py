@@ -111,9 +111,20 @@ def _verdict(entry: dict[str, Any]) -> str:
         return "nothing fits"
     if entry["verdict"] == "either will do" and len(entry["contenders"]) > 1:
         return f"either will do: {', '.join(entry['contenders'])}"
+    if entry["verdict"] == "either will do":
+        return f"{entry['choice']} will do: not surely the best, but little is lost with it"
     if entry["verdict"] == "too close to call":
         return f"too close to call; {entry['choice']} has the least expected regret"
     return f"{entry['choice']}, {entry['verdict']}"
+
+
+def crossings(found: Sequence[dict[str, Any]]) -> str:
+    """Where the best SKU changes, one line a crossover."""
+    return "\n".join(
+        f"crossover at {c['size']} {c['median']:.0f} (90 % interval {c['interval']['low']:.0f} to "
+        f"{c['interval']['high']:.0f}): {c['before']} before, {c['after']} after"
+        for c in found
+    )
 
 
 def _span(interval: dict[str, Any]) -> str:

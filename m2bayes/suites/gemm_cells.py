@@ -48,7 +48,7 @@ def run(setting: Setting) -> dict[str, Any]:
             own, train = of_sku(cells, sku), inputs.cells()
             guess = rivals.with_spread(predict, train, own, inputs.datasheets, seed=setting.seed)
             observed = median_of_builds(by_build(own)).drop_vars("sku", errors="ignore")
-            out[name]["all"][sku] = scores(guess, observed)
+            out[name]["all"][sku] = scores(guess, observed, predict(train, own, inputs.datasheets))
     for parts in out.values():
         for by_sku in parts.values():
             by_sku["mean"] = averaged(by_sku)

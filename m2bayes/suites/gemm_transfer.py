@@ -64,7 +64,9 @@ def run(setting: Setting) -> dict[str, Any]:
         observed = median_of_builds(by_build(own)).drop_vars("sku", errors="ignore")
         for name, predict in rivals.everyone().items():
             guess = rivals.with_spread(predict, train, own, inputs.datasheets, seed=setting.seed)
-            out["rivals"][name][sku] = scores(guess, observed)
+            out["rivals"][name][sku] = scores(
+                guess, observed, predict(train, own, inputs.datasheets)
+            )
     out["architecture"] = _architectures(setting, left, test)
     out["pooled"] = _pooled(left, test, setting.seed)
     for held in [v for k, v in out.items() if k not in ("rivals", "pooled")]:

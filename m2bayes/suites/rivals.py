@@ -11,6 +11,7 @@ from m2bayes.evaluate import by_build, median_of_builds
 from m2bayes.mechanism.roofline import activation_traffic, gemm_flops, weight_traffic
 from m2bayes.mechanism.wave import eta_wave, tile_ladder
 
+LADDER_FROM = 64  # tokens: the source read no tile below
 SPREAD = 1000  # residuals that give a point predictor its distribution
 Predictor = Callable[[xr.Dataset, xr.Dataset, xr.Dataset], np.ndarray]
 
@@ -50,7 +51,8 @@ def ceilings(
 ) -> np.ndarray:
     """One compute ceiling an architecture and one share of bandwidth [s], dims (cell,).
 
-    With `wave`, the source's fix: the ceiling times the wave quantisation of its tile ladder.
+    With `wave`, the source's fix: the ceiling times the wave quantisation of its tile ladder, from
+    M = 64 up.
     """
 
     def compute(at: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -75,7 +77,7 @@ def _ladder_wave(cells: xr.Dataset, sheets: xr.Dataset) -> np.ndarray:
     share = eta_wave(
         cells["M"].values, cells["N"].values, tile_m=tile_m, tile_n=tile_n, sm_count=sms
     )
-    return np.asarray(share)
+    return np.where(cells["M"].values >= LADDER_FROM, share, 1.0)
 
 
 def intensity(train: xr.Dataset, cells: xr.Dataset, sheets: xr.Dataset) -> np.ndarray:
