@@ -8,8 +8,9 @@ traffic that L2 serves, with exponential covariance, part of it the architecture
 SKU's own. Where shapes nearby were measured, their residuals move its mean and shrink its variance
 (kriging on the nearest cells); elsewhere it has its prior. Draws come from random Fourier features
 [1]_: the features are fixed, their weights are standard normal and belong to (seed, architecture
-or SKU), so the same shape has the same value wherever it is asked for. Student-t marginals with 4 degrees of freedom come from four more such
-fields, whose mean square is the scale that a shape also lends to the noise of a run.
+or SKU), so the same shape has the same value wherever it is asked for. Student-t marginals [2]_
+with 4 degrees of freedom come from four more such fields, whose mean square is the scale that a
+shape also lends to the noise of a run. Conditioning on the nearest cells alone is Vecchia's [3]_.
 
 References
 ----------
