@@ -76,7 +76,135 @@ def gemm_cells() -> str:
     return table(head, rows)
 
 
-BLOCKS = {"README.md": {"rank prefill:tokens=8192": ranking, "gemm-cells": gemm_cells}}
+def figures(row: dict) -> list[str]:
+    """Errors and coverage of one row of scores."""
+    keys = ("mape", "median_ape", "bias", "coverage_50", "coverage_90")
+    return [*(percent(row[k]) for k in keys), f"{row['crps']:.3f}"]
+
+
+SCORES = ["MAPE", "median APE", "bias", "in 50 %", "in 90 %", "CRPS"]
+
+
+def cells_rivals() -> str:
+    """Every predictor on unseen cells."""
+    rows = [[name, *figures(parts["all"]["mean"])] for name, parts in results("gemm-cells").items()]
+    return table(["predictor", *SCORES], rows)
+
+
+def transfer() -> str:
+    """Held-out SKUs, without and with peers."""
+    found = results("gemm-transfer")
+    rows = []
+    for sku, row in found["unseen"].items():
+        peers = found["peers"].get(sku)
+        band = f"{percent(row['band_low'])} to {percent(row['band_high'])}"
+        wide = percent(found["unseen wide"][sku]["mape"])
+        with_peers = percent(peers["mape"]) if peers else "-"
+        coverage = percent(row["coverage_90"])
+        crps = f"{row['crps']:.3f}"
+        rows.append([sku, percent(row["mape"]), wide, with_peers, coverage, band, crps])
+    pooled = percent(found["pooled"]["coverage_90"])
+    rows.append(["pooled cells", "", "", "", pooled, "", ""])
+    head = ["SKU left out", "no peer", "N, K ≥ 1024", "peers", "in 90 %", "band", "CRPS"]
+    return table(head, rows)
+
+
+def transfer_rivals() -> str:
+    """Rivals on held-out SKUs."""
+    found = results("gemm-transfer")
+    rows = [["hier_gemm", *figures(found["unseen"]["mean"])]]
+    rows += [[name, *figures(held["mean"])] for name, held in found["rivals"].items()]
+    return table(["predictor", *SCORES], rows)
+
+
+def transfer_architecture() -> str:
+    """Architectures left out whole."""
+    found = results("gemm-transfer")["architecture"]
+    return table(["SKU", *SCORES], [[sku, *figures(row)] for sku, row in found.items()])
+
+
+def clock() -> str:
+    """Clock forecasts beside the telemetry."""
+    found, rows = results("clock"), []
+    for kind in ("telemetry left out", "card left out"):
+        for sku, row in found[kind].items():
+            span = f"{row['low']:.3f} to {row['high']:.3f}" if "low" in row else ""
+            middle = [f"{row[k]:.3f}" if k in row else "" for k in ("measured", "forecast")]
+            errors = [percent(row[k]) for k in ("error", "error_boost", "half_width")]
+            rows.append([f"{sku}, {kind}", *middle, span, *errors])
+    head = ["SKU", "measured", "forecast", "90 % interval", "error", "error of boost", "± width"]
+    return table(head, rows)
+
+
+def throughput() -> str:
+    """Change of throughput at large M."""
+    rows = [
+        [
+            sku,
+            percent(row["change"]),
+            f"{percent(row['low'])} to {percent(row['high'])}",
+            f"{row['p_rises']:.2f}",
+        ]
+        for sku, row in results("clock")["throughput"].items()
+    ]
+    return table(["SKU", "change", "90 % interval", "P(rises)"], rows)
+
+
+def eta(kind: str) -> str:
+    """Implied efficiencies, one column a SKU."""
+    found = results("eta")[kind]
+    skus = [s for s in next(iter(found.values())) if s != "source"]
+    rows = [
+        [op, f"{row['source']:.3f}", *(f"{row[s][0]:.2f}" for s in skus)]
+        for op, row in found.items()
+    ]
+    return table(["projection", "source", *skus], rows)
+
+
+def rankings() -> str:
+    """Agreement of rankings, by set."""
+    rows = []
+    for name, held in results("ranking").items():
+        for predictor, row in held.items():
+            shares = [percent(row[k]) for k in ("top1", "pairs", "pairs_apart")]
+            wrong = str(row["wrongly_clear"]) if "wrongly_clear" in row else ""
+            regret = f"{100 * row['regret']:.2f}"
+            rows.append([name, predictor, *shares, f"{row['spearman']:.3f}", regret, wrong])
+    head = ["set", "predictor", "top-1", "pairs", "pairs apart", "Spearman", "regret, %"]
+    return table([*head, "wrongly clear"], rows)
+
+
+def flips() -> str:
+    """Brier scores and calibration."""
+    keys = ("brier", "brier_constant", "brier_close", "calibration_error", "band", "worst_bin")
+    rows = [
+        [
+            name,
+            *(str(row.get(k, "")) for k in ("cases", "undecided")),
+            *(f"{row[k]:.3f}" if k in row else "" for k in keys),
+        ]
+        for name, row in results("flips").items()
+    ]
+    head = ["predictor", "cases", "undecided", "Brier", "constant", "close", "calibration error"]
+    return table([*head, "band", "worst bin"], rows)
+
+
+BLOCKS = {
+    "README.md": {"rank prefill:tokens=8192": ranking, "gemm-cells": gemm_cells},
+    "EVALUATION.md": {
+        "gemm-cells": gemm_cells,
+        "gemm-cells rivals": cells_rivals,
+        "gemm-transfer": transfer,
+        "gemm-transfer rivals": transfer_rivals,
+        "gemm-transfer architecture": transfer_architecture,
+        "clock": clock,
+        "clock throughput": throughput,
+        "eta compute": lambda: eta("compute"),
+        "eta memory": lambda: eta("memory"),
+        "ranking": rankings,
+        "flips": flips,
+    },
+}
 
 
 def main() -> int:
