@@ -123,6 +123,14 @@ def transfer_architecture() -> str:
     return table(["SKU", *SCORES], [[sku, *figures(row)] for sku, row in found.items()])
 
 
+def fresh() -> str:
+    """The A40's projections, never used in choosing."""
+    found = results("fresh")
+    rows = [[k, *figures(v)] for k, v in found.items() if k not in ("files", "projections")]
+    rows += [[f"model, {op}", *figures(v)] for op, v in found["projections"].items()]
+    return table(["predictor", *SCORES], rows)
+
+
 def clock() -> str:
     """Clock forecasts beside the telemetry."""
     found, rows = results("clock"), []
@@ -197,6 +205,7 @@ BLOCKS = {
         "gemm-transfer": transfer,
         "gemm-transfer rivals": transfer_rivals,
         "gemm-transfer architecture": transfer_architecture,
+        "fresh": fresh,
         "clock": clock,
         "clock throughput": throughput,
         "eta compute": lambda: eta("compute"),

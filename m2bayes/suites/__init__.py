@@ -10,7 +10,7 @@ from typing import Any
 from m2bayes.database import Database
 from m2bayes.errors import UnknownNameError
 
-NAMES = ("gemm-cells", "gemm-transfer", "clock", "eta", "ranking", "flips")
+NAMES = ("gemm-cells", "gemm-transfer", "clock", "eta", "ranking", "flips", "fresh")
 POSTERIOR, BASELINE = "gemm_bf16-hier_gemm", "gemm_bf16-const_ceiling"
 
 
