@@ -210,7 +210,7 @@ def fit(args: argparse.Namespace) -> int:
         chains=args.chains,
         seed=args.seed,
         target_accept=args.target_accept,
-        progress=not args.quiet,
+        progress=not args.quiet and not args.json and sys.stdout.isatty(),  # it goes to stdout
     )
     path = store(record, draws, folder)
     if args.json:

@@ -17,6 +17,7 @@ from pathlib import Path
 from m2bayes.cli import main as m2bayes
 
 ROOT = Path(__file__).resolve().parents[2]
+TARGET = ROOT  # where the documents are
 HIER, CONST = "gemm_bf16-hier_gemm", "gemm_bf16-const_ceiling"
 RANK = [
     *("rank", "--quiet", "--llm", "llama-3.1-8b", "--sku", "a100", "h100", "h200", "l40s"),
@@ -222,7 +223,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare only, write nothing")
     check, stale = parser.parse_args().check, 0
     for name, blocks in BLOCKS.items():
-        path = ROOT / name
+        path = TARGET / name
         old = text = path.read_text(encoding="utf-8")
         for mark, write in blocks.items():
             pattern = re.compile(

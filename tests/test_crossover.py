@@ -1,0 +1,72 @@
+"""Crossovers: between neighbouring workloads whose choice differs, at the size that matters."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from m2bayes import crossover
+from m2bayes.answer import Question
+from m2bayes.workload import parse_workload
+
+SPECS = ("decode:batch=1,context=512", "decode:batch=256,context=512", "prefill:tokens=64")
+
+
+@pytest.fixture
+def question(database):
+    posterior = database.draws("gemm_bf16-const_ceiling").isel(draw=slice(10))
+    return Question(
+        posterior=posterior,
+        datasheets=database.datasheets(["h100", "h200"]),
+        llm=database.llm("llama-3.1-8b"),
+        workloads=[parse_workload(spec) for spec in SPECS],
+    )
+
+
+def results(*choices):
+    return [
+        {"workload": parse_workload(s).label, "choice": c}
+        for s, c in zip(SPECS, choices, strict=True)
+    ]
+
+
+def crossing_at(size):
+    """Draws in which H200 is faster below `size` new tokens and H100 from there on."""
+
+    def step_times(question, steps, noise=0):
+        tokens = np.array([step.new_tokens for step in steps], dtype=float)
+        skus = [str(s) for s in question.datasheets["sku"].values]
+        time = [np.full_like(tokens, 1.0) if "H200" in s else size / tokens for s in skus]
+        draws = np.broadcast_to(np.array(time), (2, 10, len(skus), len(tokens)))
+        return xr.DataArray(
+            draws,
+            dims=("chain", "draw", "sku", "workload"),
+            coords={"sku": skus, "workload": [step.label for step in steps]},
+        )
+
+    return step_times
+
+
+def test_a_known_crossover_is_found_within_one_step_of_the_grid(question, monkeypatch):
+    monkeypatch.setattr(crossover, "step_times", crossing_at(100))
+    (found,) = crossover.crossovers(question, results("H200-141GB-SXM", "H100-80GB-SXM", None))
+    ratio = 256 ** (1 / (crossover.STEPS - 1))
+    assert 100 < found["median"] <= 100 * ratio + 1
+    assert found["interval"]["low"] == found["interval"]["high"] == found["median"]
+    assert (found["size"], found["p_between"]) == ("batch", 1.0)
+    assert (found["before"], found["after"]) == ("H200-141GB-SXM", "H100-80GB-SXM")
+
+
+def test_no_crossover_where_the_choice_stays_or_nothing_fits(question):
+    assert crossover.crossovers(question, results("H200-141GB-SXM", "H200-141GB-SXM", None)) == []
+    assert crossover.crossovers(question, results("H200-141GB-SXM", None, "H100-80GB-SXM")) == []
+
+
+def test_workloads_of_another_kind_or_context_are_no_neighbours(question):
+    changed = results("H200-141GB-SXM", "H200-141GB-SXM", "H100-80GB-SXM")
+    assert crossover.crossovers(question, changed) == []
+
+
+def test_a_draw_without_a_crossover_counts_at_the_far_end(question, monkeypatch):
+    monkeypatch.setattr(crossover, "step_times", crossing_at(1e9))
+    (found,) = crossover.crossovers(question, results("H200-141GB-SXM", "H100-80GB-SXM", None))
+    assert (found["p_between"], found["median"]) == (0.0, 256.0)
