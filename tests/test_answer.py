@@ -194,7 +194,8 @@ def test_operators_add_up_in_the_mean_but_not_in_the_median(question):
             parts = sum(op["mean"] for op in sku["ops"])
             assert sku["mean"] == pytest.approx(parts, rel=1e-12)
             low = sum(op["interval"]["low"] for op in sku["ops"])
-            assert sku["interval"]["low"] > low  # the mistake: adding up bounds
+            if sku["basis"] == "measured":  # else the operators all but move together
+                assert sku["interval"]["low"] > low  # the mistake: adding up bounds
 
 
 def test_probabilities_of_the_skus_that_fit_sum_to_one(question):

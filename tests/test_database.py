@@ -132,6 +132,8 @@ def test_an_llm_is_called_after_the_folder_of_its_config(database, tmp_path):
     path.write_text(json.dumps(card["config"]))
     mine = database.llm(str(path))
     assert mine.name == "my-phi"
+    shipped = database.llm(str(database.root / "data" / "llms" / "phi-2.json"))
+    assert shipped == database.llm("phi-2")
     assert mine.layers == database.llm("phi-2").layers
 
 
@@ -175,8 +177,6 @@ NO_RECORDS = {
 READERS = [
     ("sku_card", DatasheetError),
     ("llm", WorkloadError),
-    ("model", RecordError),
-    ("data_record", RecordError),
     ("posterior", RecordError),
     ("draws", RecordError),
 ]
@@ -197,6 +197,14 @@ def test_a_folder_or_nothing_in_place_of_a_file_is_refused(database, tmp_path, m
     for name in ("folder.json", "nothing.json"):
         message = refusal(kind, getattr(database, method), str(tmp_path / name))
         assert name in message
+
+
+@pytest.mark.parametrize("method", ["model", "data_record"])
+def test_models_and_data_sets_go_by_name_only(database, method):
+    """A card elsewhere would have no model, or no table, beside it."""
+    folder = {"model": "models", "data_record": "data/measurements"}[method]
+    card = next((database.root / folder).glob("*.json"))
+    assert "known: " in refusal(UnknownNameError, getattr(database, method), str(card))
 
 
 def test_read_json_says_what_it_found(tmp_path):

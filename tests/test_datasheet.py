@@ -253,7 +253,7 @@ def test_combine_keeps_the_given_order_and_depends_on_nothing_else(names):
 
 def test_combine_refuses_two_sheets_of_one_name_and_none_at_all():
     sheet = datasheet(CARDS["L4-24GB-PCIe"])
-    with pytest.raises(DatasheetError, match="L4-24GB-PCIe'], expected each once"):
+    with pytest.raises(DatasheetError, match="SKU L4-24GB-PCIe is given twice; name each once"):
         combine([sheet, sheet])
-    with pytest.raises(DatasheetError, match="expected each once"):
+    with pytest.raises(DatasheetError, match="no SKU is given; name at least one"):
         combine([])

@@ -1,32 +1,27 @@
-"""Suites score what they say: medians and errors by hand, and a small suite from end to end."""
-
-import hashlib
-import json
-import shutil
+"""Predictive draws are scored as said: medians, errors and bands by hand."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
 
-from m2bayes import evaluate
-from m2bayes.database import Database, Posterior, store
-from m2bayes.errors import RecordError, UnknownNameError
 from m2bayes.evaluate import (
     MASSES,
-    ROOFLINE,
-    SUITES,
+    NARROWEST,
+    averaged,
     by_build,
     cell_times,
-    gemm_cells,
+    coverage_band,
+    judged,
     median_of_builds,
-    roofline_scores,
+    of_sku,
     scores,
+    wide,
 )
 from m2bayes.measurements import checked, runs_by_cell
 
 EXACT = {"rtol": 1e-12, "atol": 0}
-KEYS = {"mape", "median_ape", "bias", "crps", "pit_mean"} | {
+KEYS = {"mape", "median_ape", "bias", "crps", "pit_mean", "band_low", "band_high"} | {
     f"coverage_{m:.0%}"[:-1] for m in MASSES
 }
 
@@ -140,122 +135,92 @@ def test_crps_is_of_log_time_so_that_units_do_not_matter(rng):
         assert other[key] == pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
-def test_the_roofline_is_scored_on_the_median_of_builds(database):
-    """One compute-bound cell, by hand: 2·M·N·K over the dense peak."""
-    table = pd.DataFrame(
-        [("H100-80GB-SXM", b, "1", 8192, 8192, 8192, t) for b, t in (("x", 1e-3), ("y", 3e-3))],
-        columns=["sku", "backend", "version", "M", "N", "K", "op_time"],
+def test_a_point_predictor_is_judged_by_its_point(rng):
+    """Errors of the point, calibration of the draws."""
+    draws = as_draws(rng.lognormal(size=(50, 3)))
+    observed = xr.DataArray([1.0, 2.0, 4.0], dims="cell")
+    found = scores(draws, observed, np.array([1.5, 1.0, 4.0]))
+    assert found["mape"] == pytest.approx((0.5 + 0.5 + 0.0) / 3, rel=1e-12)
+    assert found["crps"] == scores(draws, observed)["crps"]
+
+
+# --- bands -----------------------------------------------------------------------------------
+
+
+@pytest.mark.statistical
+def test_the_band_of_independent_cells_is_binomial(rng):
+    """99 % of coverages of 400 cells lie within 2.58 binomial errors of 90 %."""
+    n = 400
+    low, high = coverage_band(as_draws(rng.lognormal(size=(4000, n))))
+    error = 2.58 * np.sqrt(0.9 * 0.1 / n)
+    assert abs(low - (0.9 - error)) < 0.3 * error
+    assert abs(high - (0.9 + error)) < 0.3 * error
+
+
+@pytest.mark.statistical
+def test_errors_that_cells_share_widen_the_band(rng):
+    alone = rng.normal(size=(2000, 100))
+    shared = alone + 3 * rng.normal(size=(2000, 1))
+    (low, high), (low_shared, high_shared) = (
+        coverage_band(as_draws(np.exp(x))) for x in (alone, shared)
     )
-    cells = runs_by_cell(checked(table, origin="table"), skus=["H100-80GB-SXM"])
-    sheet = database.datasheets(["h100"]).isel(sku=0)
-    ideal = 2 * 8192**3 / float(sheet["peak_flop_rate"])
-    found = roofline_scores(cells, sheet)
-    assert set(found) == {"mape", "median_ape", "bias"}
-    assert found["mape"] == pytest.approx(1 - ideal / 2e-3, rel=1e-12)
-    assert found["bias"] == pytest.approx(np.log(2e-3 / ideal), rel=1e-12)
+    assert low_shared < low - 0.2
+    assert high_shared > high
 
 
-# --- a suite from end to end -----------------------------------------------------------------
+# --- parts -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def small(database, synthetic_posterior, tmp_path_factory):
-    """A database with six unseen cells on each of three SKUs, and a made-up posterior."""
-    root = tmp_path_factory.mktemp("database")
-    shutil.copytree(database.root / "models", root / "models")
-    shutil.copytree(database.root / "data" / "datasheets", root / "data" / "datasheets")
-    shutil.copytree(database.root / "data" / "llms", root / "data" / "llms")
-    measurements = root / "data" / "measurements"
-    measurements.mkdir()
-    table = database.table("gemm_bf16_test")
-    table = table[table["sku"].isin(synthetic_posterior["sku"].values)]
-    cells = table[["sku", "M", "N", "K"]].drop_duplicates().groupby("sku").nth(slice(0, None, 55))
-    table = table.merge(cells)
-    content = table.to_csv(index=False).encode()
-    (measurements / "gemm_bf16_test.csv").write_bytes(content)
-    card = json.loads((database.root / "data/measurements/gemm_bf16_test.json").read_text())
-    card |= {"rows": len(table), "sha256": hashlib.sha256(content).hexdigest()}
-    (measurements / "gemm_bf16_test.json").write_text(json.dumps(card))
-    held = database.posterior("gemm_bf16-hier_gemm")
-    record = Posterior(**{**held.__dict__, "name": "syn_gemm-hier_gemm", "draws": {}})
-    store(record, synthetic_posterior.drop_attrs(), root / "posteriors")
-    return Database(root)
+def cells(small_database, synthetic_posterior):
+    table = checked(small_database.table("gemm_bf16_test"), origin="table")
+    return runs_by_cell(table, skus=synthetic_posterior["sku"].values.tolist())
 
 
-def run(small, **changes):
-    settings = {"posteriors": ("syn_gemm-hier_gemm",), "data": "gemm_bf16_test", "seed": 0}
-    told = []
-    return gemm_cells(small, **settings | changes, tell=told.append), told
+@pytest.fixture(scope="module")
+def sheets(small_database, synthetic_posterior):
+    return small_database.datasheets(synthetic_posterior["sku"].values.tolist())
 
 
-def test_a_suite_scores_every_sku_and_every_predictor(small):
-    result, told = run(small)
-    skus = ["A100-80GB-SXM", "H100-80GB-SXM", "H200-141GB-SXM"]
-    assert set(result) == {
-        "suite", "command", "data", "posteriors", "seed", "versions", "results",
-    }  # fmt: skip
-    assert result["suite"] == "gemm-cells"
-    assert result["data"] == {
-        "name": "gemm_bf16_test",
-        "sha256": small.data_record("gemm_bf16_test").sha256,
-    }
-    assert list(result["results"]) == [ROOFLINE, "syn_gemm-hier_gemm"]
-    for name, by_sku in result["results"].items():
-        assert list(by_sku) == [*skus, "mean"]
-        expected = {"mape", "median_ape", "bias"} if name == ROOFLINE else KEYS
-        for held in by_sku.values():
-            assert set(held) == expected
-            assert np.isfinite(list(held.values())).all()
-        for key in expected:
-            mean = np.mean([by_sku[sku][key] for sku in skus])
-            assert by_sku["mean"][key] == pytest.approx(mean, rel=1e-12)
-    assert [line.rpartition(" ")[2] for line in told] == skus
-    assert json.loads(json.dumps(result, allow_nan=False)) == result
+def test_cells_of_one_sku(cells):
+    own = of_sku(cells, "H100-80GB-SXM")
+    assert set(own["sku"].values) == {"H100-80GB-SXM"}
+    assert own.sizes["cell"] == (cells["sku"] == "H100-80GB-SXM").sum()
+    assert of_sku(cells, "H100").sizes["cell"] == 0
 
 
-def test_a_suite_is_the_same_again_and_another_under_another_seed(small):
-    (one, _), (again, _), (other, _) = run(small), run(small), run(small, seed=1)
-    assert one == again
-    assert one["results"][ROOFLINE] == other["results"][ROOFLINE]
-    assert one["results"] != other["results"]
+def test_wide_cells_are_shaped_like_projections():
+    cells = xr.Dataset({"N": ("cell", [1024.0, 1023, 4096]), "K": ("cell", [1024.0, 4096, 512])})
+    assert wide(cells).tolist() == [True, False, False]
+    assert NARROWEST == 1024
 
 
-def test_predictive_draws_are_those_of_the_builds_that_measured(small, synthetic_posterior):
-    table = checked(small.table("gemm_bf16_test"), origin="table")
-    cells = runs_by_cell(table, skus=small.skus())
-    cells = cells.isel(cell=np.flatnonzero(cells["sku"].values == "A100-80GB-SXM"))
-    sheets = small.datasheets(["a100"])
-    posterior = synthetic_posterior
-    draws = cell_times(posterior, cells, sheets, seed=0)
+def test_means_over_skus_are_of_each_score():
+    held = {"a": {"x": 1.0, "y": 4.0}, "b": {"x": 2.0, "y": 0.0}}
+    assert averaged(held) == {"x": 1.5, "y": 2.0}
+
+
+def test_predictive_draws_are_those_of_the_builds_that_measured(cells, sheets, synthetic_posterior):
+    own = of_sku(cells, "A100-80GB-SXM")
+    draws = cell_times(synthetic_posterior, own, sheets, seed=0)
     assert set(draws.dims) == {"chain", "draw", "cell"}
     assert (draws > 0).all()
-    only = cells.assign(op_time=cells["op_time"].where(cells["backend"] == "sglang"))
-    only = only.assign_coords(backend=cells["backend"].where(cells["backend"] == "sglang", ""))
-    alone = cell_times(posterior, only, sheets, seed=0)
-    several = (cells["backend"] != "").sum("run") > 1
+    only = own.assign(op_time=own["op_time"].where(own["backend"] == "sglang"))
+    only = only.assign_coords(backend=own["backend"].where(own["backend"] == "sglang", ""))
+    alone = cell_times(synthetic_posterior, only, sheets, seed=0)
+    several = (own["backend"] != "").sum("run") > 1
     assert several.any()
     differs = (alone != draws).any(("chain", "draw"))
     assert differs[several].all()
-    assert not differs[(cells["backend"] == "sglang").sum("run") * ~several > 0].any()
+    assert not differs[(own["backend"] == "sglang").sum("run") * ~several > 0].any()
 
 
-def test_unknown_posteriors_and_changed_tables_are_refused(small):
-    with pytest.raises(UnknownNameError, match="did you mean syn_gemm-hier_gemm"):
-        run(small, posteriors=("syn_gemm-hier",))
-    path = small.root / "data" / "measurements" / "gemm_bf16_test.csv"
-    content = path.read_bytes()
-    path.write_bytes(content + b"\n")
-    try:
-        with pytest.raises(RecordError, match="is not what its card says"):
-            run(small)
-    finally:
-        path.write_bytes(content)
-
-
-def test_every_suite_names_posteriors_and_unseen_data_of_the_database(database):
-    for suite in SUITES.values():
-        assert set(suite["posteriors"]) <= set(database.posteriors())
-        assert suite["data"] in database.data()
-        fitted = {database.posterior(name).data["name"] for name in suite["posteriors"]}
-        assert suite["data"] not in fitted
-        assert suite["run"].__module__ == evaluate.__name__
+def test_all_and_wide_cells_are_judged(cells, sheets, synthetic_posterior):
+    own = of_sku(cells, "H100-80GB-SXM")
+    found = judged(synthetic_posterior, own, sheets, seed=0)
+    assert set(found) == {"all", "wide"}
+    assert all(set(part) == KEYS for part in found.values())
+    at = np.flatnonzero(wide(own))
+    assert 0 < len(at) < own.sizes["cell"]
+    some = judged(synthetic_posterior, own.isel(cell=at), sheets, seed=0)
+    assert some["all"] == pytest.approx(found["wide"], rel=1e-12)

@@ -24,7 +24,8 @@ EXACT = {"rtol": 1e-9, "atol": 1e-12}  # of systems of equations, solved in two 
 
 
 def shapes_of(rng, n, octaves=12.0):
-    return 2.0 ** rng.uniform(0, octaves, (n, 3))
+    """M, N, K, and the share of the traffic that L2 serves."""
+    return np.column_stack([2.0 ** rng.uniform(0, octaves, (n, 3)), rng.uniform(0, 1, n)])
 
 
 def made_up(rng, per_sku, skus=("A", "B", "C")):
@@ -38,8 +39,10 @@ def made_up(rng, per_sku, skus=("A", "B", "C")):
 
 
 def covariance(shapes_a, sku_a, shapes_b, sku_b):
-    """Of unit discrepancies, written anew: exponential in octaves, long and rough part."""
-    apart = np.abs(np.log2(shapes_a)[:, None] - np.log2(shapes_b)[None]) / LENGTHS
+    """Of unit discrepancies, written anew: exponential in octaves and in warm share, two parts."""
+    octaves = np.abs(np.log2(shapes_a[:, None, :3] / shapes_b[None, :, :3])) / LENGTHS[:3]
+    warm = np.abs(shapes_a[:, None, 3:] - shapes_b[None, :, 3:]) / LENGTHS[3]
+    apart = np.concatenate([octaves, warm], axis=-1)
     distance = apart.sum(axis=-1)
     field = (1 - ROUGH) * np.exp(-distance) + ROUGH * np.exp(-distance / ROUGH_LENGTH)
     return field * np.where(np.asarray(sku_a)[:, None] == np.asarray(sku_b), 1.0, SHARED)
@@ -96,11 +99,11 @@ def test_a_covariance_that_forgets_whose_cell_it_is_is_found_out(rng):
 # --- limits ----------------------------------------------------------------------------------
 
 
-def single(sku="A", unit=1.5, noise=0.0, wider=1.0, shape=(64.0, 4096.0, 1024.0)):
+def single(sku="A", unit=1.5, noise=0.0, wider=1.0, shape=(64.0, 4096.0, 1024.0, 0.2)):
     return Residuals(np.array([shape]), np.array([sku]), np.array([unit]), np.array([noise]), wider)
 
 
-HERE = np.array([[64.0, 4096.0, 1024.0]])
+HERE = np.array([[64.0, 4096.0, 1024.0, 0.2]])
 
 
 def test_without_cells_there_is_the_prior():
@@ -135,7 +138,7 @@ def test_noise_shrinks_a_cell_towards_zero(noise):
 
 def test_far_away_there_is_the_prior(rng):
     """Forty lengths off: the correlation is below 1e-17."""
-    far = HERE * 2.0 ** (40 * LENGTHS[0])
+    far = HERE * [2.0 ** (40 * LENGTHS[0]), 1.0, 1.0, 1.0]
     found = moments(far, sku="A", residuals=single(wider=3.0))
     np.testing.assert_allclose(found.mean, 0.0, atol=1e-15)
     np.testing.assert_allclose(found.sd, 1.0, **EXACT)  # the inflation belongs to what is learnt
@@ -144,11 +147,28 @@ def test_far_away_there_is_the_prior(rng):
 
 def test_one_octave_away_the_rough_part_is_forgotten():
     """Of M: exp(-1/2) of the long part; the rough part keeps exp(-10)."""
-    asked = HERE * [2.0, 1.0, 1.0]
+    asked = HERE * [2.0, 1.0, 1.0, 1.0]
     rho = (1 - ROUGH) * np.exp(-0.5) + ROUGH * np.exp(-0.5 / ROUGH_LENGTH)
     found = moments(asked, sku="A", residuals=single())
     np.testing.assert_allclose(found.mean, 1.5 * rho, **EXACT)
     np.testing.assert_allclose(found.sd**2, 1 - rho**2, **EXACT)
+
+
+def test_cold_reads_are_half_forgotten_by_warm_ones():
+    """The same shape wholly from HBM and wholly from L2: two lengths apart, exp(-2)."""
+    warm, cold = (np.array([[64.0, 4096.0, 1024.0, share]]) for share in (1.0, 0.0))
+    known = Residuals(warm, np.array(["A"]), np.array([1.5]), np.array([0.0]))
+    found = moments(cold, sku="A", residuals=known)
+    rho = (1 - ROUGH) * np.exp(-2.0) + ROUGH * np.exp(-2.0 / ROUGH_LENGTH)
+    np.testing.assert_allclose(found.mean, 1.5 * rho, **EXACT)
+    np.testing.assert_allclose(moments(warm, sku="A", residuals=known).mean, 1.5, **EXACT)
+
+
+def test_a_shape_without_a_warm_share_is_read_cold():
+    bare = moments(HERE[:, :3], sku="A", residuals=single())
+    cold = moments(HERE * [1.0, 1.0, 1.0, 0.0], sku="A", residuals=single())
+    np.testing.assert_array_equal(bare.mean, cold.mean)
+    np.testing.assert_array_equal(bare.sd, cold.sd)
 
 
 def test_an_outlier_is_pulled_in():
@@ -238,16 +258,17 @@ def test_left_out_shapes_are_left_out_of_small_tables_too(rng, cells):
 def islands(rng, count=150, cells=4):
     """Residuals of the model on groups of cells so far apart that each has its own tail scale."""
     base = np.stack(np.unravel_index(rng.permutation(8**3)[:count], (8, 8, 8)), axis=1) * 100.0
-    log_shapes = (base[:, None] + rng.uniform(0, 2, (count, cells, 3))).reshape(-1, 3)
+    octaves = (base[:, None] + rng.uniform(0, 2, (count, cells, 3))).reshape(-1, 3)
+    shapes = np.column_stack([2.0**octaves, np.zeros(len(octaves))])
     noise = 0.05
     unit = []
     for i in range(count):
-        shapes = 2.0 ** log_shapes[i * cells : (i + 1) * cells]
-        cov = covariance(shapes, ["A"] * cells, shapes, ["A"] * cells) + noise * np.eye(cells)
+        own = shapes[i * cells : (i + 1) * cells]
+        cov = covariance(own, ["A"] * cells, own, ["A"] * cells) + noise * np.eye(cells)
         scale = 1 / np.sqrt(rng.chisquare(TAIL) / TAIL)
         unit.append(scale * rng.multivariate_normal(np.zeros(cells), cov))
     n = count * cells
-    return Residuals(2.0**log_shapes, np.full(n, "A"), np.concatenate(unit), np.full(n, noise))
+    return Residuals(shapes, np.full(n, "A"), np.concatenate(unit), np.full(n, noise))
 
 
 def test_the_quantile_of_coverage_is_that_of_the_tail():
