@@ -90,6 +90,13 @@ def test_an_unknown_name_is_answered_with_the_closest_ones(database, method, nam
     assert complaint in refusal(UnknownNameError, getattr(database, method), name)
 
 
+@pytest.mark.parametrize("name", ["HIER_GEM", "Hier_gemn", "hier_gem"])
+def test_the_closest_names_are_found_whatever_the_case(database, name):
+    assert "did you mean hier_gemm?" in refusal(UnknownNameError, database.model, name)
+    error = UnknownNameError("SKU", name.upper(), ["HIER_gemm", "L4"])
+    assert str(error) == f"unknown SKU {name.upper()!r}; did you mean HIER_gemm?"
+
+
 @pytest.mark.parametrize("method", ["sku_card", "llm", "model", "data_record", "posterior"])
 def test_a_name_that_resembles_nothing_is_answered_with_all_names(database, method):
     message = refusal(UnknownNameError, getattr(database, method), "§§§")

@@ -65,6 +65,14 @@ def test_shapes_of_a_sku_without_times_are_refused(small_database, inputs, tmp_p
         Inputs.read(small_database, str(path), None, "gemm_bf16_dense", "bf16")
 
 
+def test_an_alias_in_a_table_is_refused_with_the_full_name(small_database, inputs, tmp_path):
+    """The posterior would hold a SKU that no answer ever asks for."""
+    path = tmp_path / "mine.csv"
+    inputs.times.replace({"sku": {H100: "h100"}}).to_csv(path, index=False)
+    with pytest.raises(DataError, match=f"column sku: h100 is an alias; write {H100}"):
+        Inputs.read(small_database, str(path), None, None, "bf16")
+
+
 def test_names_of_nothing_are_refused(small_database):
     with pytest.raises(UnknownNameError, match="did you mean gemm_bf16"):
         Inputs.read(small_database, "gemm_bf61", None, None, "bf16")

@@ -232,6 +232,19 @@ def test_fit_returns_a_record_of_what_was_done(database, csv, sampled):
     np.testing.assert_allclose(record.fingerprint, fingerprint(model), rtol=1e-12)
 
 
+def test_the_record_holds_the_prior_of_every_factor(database, csv, sampled):
+    """Of a ceiling: log normal of centre 0.7, its sd 0.3 and about 0.2 between architectures."""
+    sampled(shift=0.0)
+    record, _ = fit(database, "const_ceiling", str(csv))
+    assert set(record.prior) == {"ceiling", "eta_memory"}
+    low, middle, high, sd = record.prior["eta_memory"]
+    error = 4 * 0.3 / np.sqrt(2000)
+    assert abs(np.log(middle / 0.75)) < 1.25 * error  # a median has 1.25 times the error of a mean
+    assert abs(sd - 0.3) < error
+    assert abs(np.log(high / low) / (2 * 1.645) - 0.3) < 2 * error
+    assert 0.3 < record.prior["ceiling"][3] < 0.45
+
+
 def test_fit_refuses_chains_that_disagree(database, csv, sampled):
     sampled(shift=5.0)
     with pytest.raises(ConvergenceError, match="posterior mine-const_ceiling failed"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from m2bayes.errors import RecordError, UnknownNameError
+from m2bayes.errors import RecordError, UnknownNameError, WorkloadError
 from m2bayes.factors import basis, with_skus
 from m2bayes.gemm import gemm_cells
 from m2bayes.mechanism.gemm import gemm_terms, gemm_time
@@ -248,6 +248,12 @@ def test_an_unknown_law_and_regime_are_refused(synthetic_posterior, sheets, cell
         predict(wrong, cells, sheets)
     with pytest.raises(ValueError, match="served, benchmark"):
         predict(synthetic_posterior, cells, sheets, regime="cold")
+
+
+def test_datasheets_of_another_dtype_are_refused(synthetic_posterior, cells, database):
+    sheets = database.datasheets([H100], dtype="fp8")
+    with pytest.raises(WorkloadError, match="datasheets for fp8: the posterior knows bf16"):
+        predict(synthetic_posterior, cells, sheets)
 
 
 def test_a_rate_that_the_posterior_was_not_fitted_on_is_refused_at_the_door(database):
