@@ -152,6 +152,20 @@ def rounded(node):
     return float(f"{node:.4g}") if isinstance(node, float) else node
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        4_000_000,
+        pytest.param(1, marks=pytest.mark.xfail(strict=True, reason="each block is checked alone")),
+    ],
+)
+def test_steps_and_kernels_are_not_mixed_in_one_question(question, monkeypatch, block):
+    monkeypatch.setattr(answer, "BLOCK", block)
+    mixed = [question.workloads[0], parse_workload("gemm:m=1,n=128,k=128")]
+    with pytest.raises(WorkloadError, match="ask for them in two calls"):
+        answers(asked(question, workloads=mixed), ranked)
+
+
 def test_one_workload_at_a_time_gives_the_same_as_many(question):
     together = answers(question, predicted)
     for i, workload in enumerate(question.workloads):

@@ -34,8 +34,6 @@ every_model = pytest.mark.parametrize("name", DATABASE.models())
 every_table = pytest.mark.parametrize("name", DATABASE.data())
 every_posterior = pytest.mark.parametrize("name", DATABASE.posteriors())
 KERNELS = [n for n in DATABASE.data() if list(DATABASE.data_record(n).columns) == list(COLUMNS)]
-EVALUATIONS = [ROOT / "data" / "evaluations" / f"{name}.json" for name in SUITES]
-EVALUATIONS = [path for path in EVALUATIONS if path.is_file()]
 of_kernels = pytest.mark.parametrize("name", KERNELS)
 
 
@@ -412,21 +410,6 @@ def test_every_factor_has_its_prior_in_the_record(name):
         assert sd > 0
         width = np.log(high / low) if factor["link"] == "log" else high - low
         assert 2.5 < width / sd < 4.5  # 3.29 for a normal
-
-
-# --- evaluations -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", EVALUATIONS, ids=lambda path: path.stem)
-def test_every_stored_evaluation_is_of_the_data_and_posteriors_that_are_here(path):
-    held = json.loads(path.read_text())
-    assert held["suite"] == path.stem
-    assert held["command"] == f"m2bayes evaluate {path.stem} --out data/evaluations"
-    assert held["results"]
-    hashes = {n: DATABASE.data_record(n).sha256 for n in DATABASE.data()}
-    hashes |= {n: DATABASE.posterior(n).draws["sha256"] for n in DATABASE.posteriors()}
-    assert held["inputs"]
-    assert {name: hashes.get(name) for name in held["inputs"]} == held["inputs"]
 
 
 # --- licences --------------------------------------------------------------------------------
