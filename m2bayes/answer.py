@@ -119,6 +119,8 @@ def answers(
     each = samples * question.datasheets.sizes["sku"] * ops * max(noise, 1)
     block = max(1, BLOCK // each)
     _refuse_repeats(question.workloads)
+    if len({isinstance(w, Kernel) for w in question.workloads}) > 1:
+        raise WorkloadError("steps and gemm: kernels cannot be mixed; ask for them in two calls")
     out: list[dict[str, Any]] = []
     for start in range(0, len(question.workloads), block):
         steps = question.workloads[start : start + block]

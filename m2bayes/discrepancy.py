@@ -3,9 +3,9 @@ r"""The discrepancy δ of a shape: a function of (draw, SKU, shape), not noise.
 A library picks one kernel for a shape, every time; so a shape is faster or slower than the law in
 every layer, call and workload, its neighbours tend to be too, and cards of one architecture share
 much of it. What a kernel loses while it reads from L2 says little of what it loses when it reads
-from HBM. So δ is a stationary random field over ``(log2 M, log2 N, log2 K)`` and the share of the
-traffic that L2 serves, with exponential covariance, part of it the architecture's and part the
-SKU's own. Where shapes nearby were measured, their residuals move its mean and shrink its variance
+from HBM. So δ is a stationary random field over ``(log2 M, log2 N, log2 K)`` and the log factor by
+which L2 shortens the traffic, with exponential covariance, part of it the architecture's and part
+the SKU's own. Where shapes nearby were measured, their residuals move its mean and shrink its variance
 (kriging on the nearest cells); elsewhere it has its prior. Draws come from random Fourier features
 [1]_: the features are fixed, their weights are standard normal and belong to (seed, architecture
 or SKU), so the same shape has the same value wherever it is asked for. Student-t marginals [2]_
@@ -32,12 +32,13 @@ import numpy as np
 from m2bayes._random import labelled_rng
 
 FREQUENCIES = (64, 16)  # of the discrepancy itself, and of each field of its tail scale
-LENGTHS = (2.0, 0.7, 1.2, 0.5)  # correlation length in octaves of M, N, K, and in warm share
+LENGTHS = (2.0, 0.7, 1.2, 0.5)  # correlation length in octaves of M, N, K, and in log gain from L2
 TAIL = 4  # degrees of freedom
 WIDEST = 4.0  # the tail scale ends here (0.7 % of draws): the mean of exp(t) would not exist
 ROUGH, ROUGH_LENGTH = 0.1, 0.05  # share of the variance that neighbours hardly share, its length
 SHARED = 0.75  # share of the variance that cards of one architecture have in common
 NEAREST = 64  # measured cells that a shape is conditioned on
+SILENT = 1e12  # noise of a cell that must not be heard
 OUTLIER = 6.0  # residuals beyond this many scales are pulled in to it
 COVERED = (0.9, 2.1318)  # share of |t| with 4 degrees of freedom, and its quantile
 TOGETHER = 16  # shapes in one matrix product
@@ -51,7 +52,7 @@ class Residuals:
     Parameters
     ----------
     shapes : array, dims (cell, 3 or 4)
-        ``M``, ``N``, ``K`` and, if given, the share of traffic that L2 serves [1].
+        ``M``, ``N``, ``K`` and, if given, the log gain from L2 [1].
     sku : array of str, dims (cell,)
         Whose cell it is.
     unit : array, dims (cell,)
@@ -104,9 +105,9 @@ def cell_scale(relative: Any, absolute: Any, time: Any) -> Any:
 
 
 def _coordinates(shapes: np.ndarray) -> np.ndarray:
-    """Where a shape lies in the field: log2 of M, N, K, and the warm share, 0 if not given."""
-    warm = shapes[:, 3:4] if shapes.shape[1] > 3 else np.zeros((len(shapes), 1))
-    return np.concatenate([np.log2(shapes[:, :3]), warm], axis=1)
+    """Where a shape lies in the field: log2 of M, N, K, and the gain from L2, 0 if not given."""
+    gain = shapes[:, 3:4] if shapes.shape[1] > 3 else np.zeros((len(shapes), 1))
+    return np.concatenate([np.log2(shapes[:, :3]), gain], axis=1)
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -125,7 +126,7 @@ def moments(
     Parameters
     ----------
     shapes : array, dims (shape, 3 or 4)
-        ``M``, ``N``, ``K`` and, if given, the share of traffic that L2 serves [1].
+        ``M``, ``N``, ``K`` and, if given, the log gain from L2 [1].
     sku : str
         Whose discrepancy; its own cells count fully, its architecture's in part.
     residuals : Residuals or None
@@ -163,12 +164,14 @@ def _local_moments(
     near = _correlation(at, cells)
     weight = np.where(own, 1.0, SHARED)
     k = min(NEAREST, len(cells))
-    barred = (near == 1) & left_out
+    same = (at[:, None, :3] == cells[None, :, :3]).all(axis=-1)
+    barred = same & left_out
     chosen = np.argsort(barred - near * weight, axis=1, kind="stable")[:, :k]
     labels = known.sku[chosen]
-    same = labels[:, :, None] == labels[:, None, :]
-    covariance = _correlation(cells[chosen], cells[chosen]) * np.where(same, 1.0, SHARED)
-    covariance[:, np.arange(k), np.arange(k)] += known.noise[chosen]
+    alike = labels[:, :, None] == labels[:, None, :]
+    covariance = _correlation(cells[chosen], cells[chosen]) * np.where(alike, 1.0, SHARED)
+    silent = np.where(np.take_along_axis(barred, chosen, axis=1), SILENT, 0.0)
+    covariance[:, np.arange(k), np.arange(k)] += known.noise[chosen] + silent
     near = np.take_along_axis(near, chosen, axis=1)
     to_own = near * weight[chosen]
     to_sister = near * np.where(own[chosen], SHARED, SHARED + (1 - SHARED) / sisters)
@@ -233,7 +236,7 @@ def unit_fields(
     Parameters
     ----------
     shapes : array, dims (shape, 3 or 4)
-        ``M``, ``N``, ``K`` and, if given, the share of traffic that L2 serves [1].
+        ``M``, ``N``, ``K`` and, if given, the log gain from L2 [1].
     sku, architecture : str
         Whose field; cards of one architecture share part of it.
     draws, seed : int

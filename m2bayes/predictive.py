@@ -11,7 +11,7 @@ from m2bayes._random import labelled_rng
 from m2bayes.discrepancy import cell_scale, run_noise, unit_fields
 from m2bayes.errors import UnknownNameError, WorkloadError
 from m2bayes.factors import by_sku, families, with_skus
-from m2bayes.mechanism.gemm import LAWS, gemm_terms
+from m2bayes.mechanism.gemm import LAWS, cache_gain, gemm_terms
 from m2bayes.residuals import known
 
 
@@ -76,8 +76,9 @@ def predict(
     for sku in datasheets["sku"].values:
         factor = factors.sel(sku=sku) if "sku" in factors.dims else factors
         rows, sheet = _rows(terms.sel(sku=sku)), datasheets.sel(sku=[sku])
-        time = law(rows, _columns(factor))
-        shapes = _field_points(flat, rows)
+        columns = _columns(factor)
+        time = law(rows, columns)
+        shapes = _field_points(flat, rows, columns)
         error = _error(posterior, shapes, sheet, time, backend=backend, noise=noise, seed=seed)
         blocks.append((time * np.exp(error.astype(float)))[..., where])
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
@@ -105,11 +106,13 @@ def _rows(terms: xr.Dataset) -> dict[str, np.ndarray]:
     return {str(k): np.atleast_2d(v.values) for k, v in terms.data_vars.items()}
 
 
-def _field_points(flat: xr.Dataset, rows: dict[str, np.ndarray]) -> np.ndarray:
-    """M, N, K and warm share of each shape [1], dims (shape, 4)."""
-    warm = rows["warm_traffic"] / (rows["warm_traffic"] + rows["cold_traffic"])
+def _field_points(
+    flat: xr.Dataset, rows: dict[str, np.ndarray], columns: dict[str, np.ndarray]
+) -> np.ndarray:
+    """M, N, K and mean cache gain of each shape [1], dims (shape, 4)."""
+    gain = cache_gain(rows, {name: column.mean() for name, column in columns.items()})
     sizes = [flat[v].values for v in ("M", "N", "K")]
-    return np.stack([*sizes, np.broadcast_to(warm[0], sizes[0].shape)], axis=1)
+    return np.stack([*sizes, np.broadcast_to(gain[0], sizes[0].shape)], axis=1)
 
 
 def _columns(factors: xr.Dataset) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ import xarray as xr
 
 from m2bayes.discrepancy import Residuals, cell_scale, inflation
 from m2bayes.factors import with_skus
-from m2bayes.mechanism.gemm import LAWS, gemm_terms
+from m2bayes.mechanism.gemm import LAWS, cache_gain, gemm_terms
 
 
 def known(posterior: xr.Dataset, family: str, sku: str) -> Residuals | None:
@@ -25,7 +25,7 @@ def known(posterior: xr.Dataset, family: str, sku: str) -> Residuals | None:
 def _of(held: xr.Dataset, family: str) -> Residuals:
     own = held["residual_architecture"].values == family
     return Residuals(
-        shapes=np.column_stack([held["residual_shape"], held["residual_warm"]])[own].astype(float),
+        shapes=np.column_stack([held["residual_shape"], held["residual_gain"]])[own].astype(float),
         sku=held["residual_sku"].values[own].astype(str),
         unit=held["residual"].values[own].astype(float),
         noise=held["residual_noise"].values[own].astype(float),
@@ -49,7 +49,7 @@ def residuals(posterior: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset) 
     Dataset, dims (cell, sku)
         ``residual``, the median over runs of log measured over modelled time, over the scale of
         the discrepancy; ``residual_noise``, its variance from run noise [1]; ``residual_shape``
-        (cell, size) and ``residual_warm``, the share of traffic that L2 served [1];
+        (cell, size) and ``residual_gain``, its log gain from L2 [1];
         ``residual_sku``, ``residual_architecture``; ``residual_wider`` (sku),
         see `m2bayes.discrepancy.inflation` [1]. Merge it into the draws.
     """
@@ -59,7 +59,7 @@ def residuals(posterior: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset) 
         cells["sku"].values.astype(str),
         datasheets["architecture"].sel(sku=cells["sku"]),
     )
-    time, effect, warm = _mean_time(mean, cells, datasheets)
+    time, effect, gain = _mean_time(mean, cells, datasheets)
     log_ratio = np.log(cells["op_time"].values) - np.log(time) - effect
     relative, absolute, run = (
         np.exp(mean[f"log_sigma_{kind}"].squeeze(("chain", "draw")).sel(sku=sku).values)
@@ -73,7 +73,7 @@ def residuals(posterior: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset) 
             "residual": ("cell", (np.nanmedian(log_ratio, axis=1) / scale).astype("float32")),
             "residual_noise": ("cell", ((run / scale) ** 2 / runs).astype("float32")),
             "residual_shape": (("cell", "size"), shape.astype("int32")),
-            "residual_warm": ("cell", np.nanmedian(warm, axis=1).astype("float32")),
+            "residual_gain": ("cell", np.nanmedian(gain, axis=1).astype("float32")),
             "residual_sku": ("cell", sku),
             "residual_architecture": ("cell", families_.values.astype(str)),
         }
@@ -90,7 +90,7 @@ def residuals(posterior: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset) 
 def _mean_time(
     mean: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Modelled time [s] of each run at the mean of the factors, build effect, warm share [1]."""
+    """Modelled time [s] of each run at the mean of the factors, build effect, cache gain [1]."""
     sku = cells["sku"]
     factors = with_skus(mean, datasheets, seed=0).isel(chain=0, draw=0, drop=True)
     rows = {
@@ -103,7 +103,6 @@ def _mean_time(
     time = time.broadcast_like(cells["op_time"]).transpose("cell", "run").values
     backend = cells["backend"].where(cells["backend"] != "", mean["backend"].values[0])
     effect = mean["build_effect"].isel(chain=0, draw=0).sel(sku=sku, backend=backend)
-    warm = terms["warm_traffic"] / (terms["warm_traffic"] + terms["cold_traffic"])
-    warm = warm.drop_vars("sku").broadcast_like(cells["op_time"]).transpose("cell", "run")
-    present = np.isfinite(cells["op_time"].values)
-    return time, effect.transpose("cell", "run").values, np.where(present, warm.values, np.nan)
+    gain = cache_gain(terms.drop_vars("sku"), rows).broadcast_like(cells["op_time"])
+    gain = gain.where(cells["op_time"].notnull()).transpose("cell", "run")
+    return time, effect.transpose("cell", "run").values, gain.values

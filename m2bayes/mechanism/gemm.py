@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from m2bayes._math import exp, maximum, smooth_maximum
+from m2bayes._math import exp, log, maximum, smooth_maximum
 from m2bayes.mechanism.clock import power_load, power_roof
 from m2bayes.mechanism.memory import CACHE_PORT, memory_time, replay_copies, warm_share
 from m2bayes.mechanism.roofline import (
@@ -210,6 +210,24 @@ def ceiling_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
         eta_compute=factors["ceiling"],
         eta_memory=factors["eta_memory"],
     )
+
+
+def cache_gain(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
+    """Log factor by which L2 shortens the traffic of a kernel [1], dims broadcast.
+
+    0 where nothing is warm or L2 is no faster than HBM; 0 too for a law without a cache.
+    """
+    total = terms["cold_traffic"] + terms["warm_traffic"]
+    if "eta_cache" not in factors:
+        return 0.0 * total
+    rate = terms["peak_bandwidth"] * factors["eta_memory"]
+    warm = memory_time(
+        terms["cold_traffic"],
+        terms["warm_traffic"],
+        hbm_rate=rate,
+        cache_rate=terms["cache_port"] * factors["eta_cache"],
+    )
+    return log(total / rate / warm)
 
 
 def memory_share(compute: Any, memory: Any, sharpness: Any) -> Any:
