@@ -5,12 +5,13 @@ every layer, call and workload, its neighbours tend to be too, and cards of one 
 much of it. What a kernel loses while it reads from L2 says little of what it loses when it reads
 from HBM. So δ is a stationary random field over ``(log2 M, log2 N, log2 K)`` and the log factor by
 which L2 shortens the traffic, with exponential covariance, part of it the architecture's and part
-the SKU's own. Where shapes nearby were measured, their residuals move its mean and shrink its variance
-(kriging on the nearest cells); elsewhere it has its prior. Draws come from random Fourier features
-[1]_: the features are fixed, their weights are standard normal and belong to (seed, architecture
-or SKU), so the same shape has the same value wherever it is asked for. Student-t marginals [2]_
-with 4 degrees of freedom come from four more such fields, whose mean square is the scale that a
-shape also lends to the noise of a run. Conditioning on the nearest cells alone is Vecchia's [3]_.
+the SKU's own. Where shapes nearby were measured, their residuals move its mean and shrink its
+variance (kriging on the nearest cells); elsewhere it has its prior. Draws come from random Fourier
+features [1]_: the features are fixed, their weights are standard normal and belong to (seed,
+architecture or SKU), so the same shape has the same value wherever it is asked for. Student-t
+marginals [2]_ with 4 degrees of freedom come from four more such fields, whose mean square is the
+scale that a shape also lends to the noise of a run. Conditioning on the nearest cells alone is
+Vecchia's [3]_.
 
 References
 ----------

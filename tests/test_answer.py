@@ -152,13 +152,7 @@ def rounded(node):
     return float(f"{node:.4g}") if isinstance(node, float) else node
 
 
-@pytest.mark.parametrize(
-    "block",
-    [
-        4_000_000,
-        pytest.param(1, marks=pytest.mark.xfail(strict=True, reason="each block is checked alone")),
-    ],
-)
+@pytest.mark.parametrize("block", [4_000_000, 1])
 def test_steps_and_kernels_are_not_mixed_in_one_question(question, monkeypatch, block):
     monkeypatch.setattr(answer, "BLOCK", block)
     mixed = [question.workloads[0], parse_workload("gemm:m=1,n=128,k=128")]

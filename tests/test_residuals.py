@@ -242,7 +242,6 @@ def test_left_out_shapes_are_predicted_from_the_others(rng):
         np.testing.assert_allclose(found.sd[i], alone.sd[0], **EXACT)
 
 
-@pytest.mark.xfail(strict=True, reason="cells are told from others by coordinates, not by shape")
 def test_a_left_out_shape_is_left_out_whatever_the_cache_of_a_sister(rng):
     """The same M, N and K on a card with another L2 has another warm share, and is no new shape."""
     known = made_up(rng, NEAREST, skus=("A",))
@@ -258,7 +257,6 @@ def test_a_left_out_shape_is_left_out_whatever_the_cache_of_a_sister(rng):
     np.testing.assert_allclose(beside.mean, alone.mean, atol=0.01)
 
 
-@pytest.mark.xfail(strict=True, reason="with too few others, the left-out cells are chosen too")
 @pytest.mark.parametrize("cells", [1, 5, NEAREST])
 def test_left_out_shapes_are_left_out_of_small_tables_too(rng, cells):
     known = made_up(rng, cells, skus=("A",))
