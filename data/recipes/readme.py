@@ -186,16 +186,18 @@ def rankings() -> str:
 def flips() -> str:
     """Brier scores and calibration."""
     keys = ("brier", "brier_constant", "brier_close", "calibration_error", "band", "worst_bin")
+    sure = ("sure_said_wrong", "sure_found_wrong")
     rows = [
         [
             name,
             *(str(row.get(k, "")) for k in ("cases", "undecided")),
-            *(f"{row[k]:.3f}" if k in row else "" for k in keys),
+            *(f"{row[k]:.3f}" if row.get(k) is not None else "" for k in keys),
+            *(f"{100 * row[k]:.2f}" if k in row else "" for k in sure),
         ]
         for name, row in results("flips").items()
     ]
     head = ["predictor", "cases", "undecided", "Brier", "constant", "close", "calibration error"]
-    return table([*head, "band", "worst bin"], rows)
+    return table([*head, "band", "worst bin", "sure: said wrong, %", "found wrong, %"], rows)
 
 
 BLOCKS = {

@@ -38,7 +38,8 @@ def run(setting: Setting) -> dict[str, Any]:
     dict
         For each predictor ``brier``, ``brier_constant`` (the same medians with one constant flip
         rate), ``calibration_error`` and its 95 % ``band`` for a calibrated forecaster,
-        ``worst_bin``, ``brier_close`` on true gaps under 10 % (a coin has 0.25), ``cases``;
+        ``worst_bin``, ``brier_close`` on true gaps under 10 % (a coin has 0.25), ``cases``; outside
+        0.05 to 0.95, how often the sure side was said to be wrong, and was found to be;
         ``best``: the same of p_best [1].
     """
     left = LeftOut(setting.database, setting.posterior, tell=setting.tell)
@@ -112,19 +113,22 @@ def judged(draws: xr.DataArray, truth: xr.DataArray, *, seed: int) -> dict[str, 
     undecided = (p > OPEN[0]) & (p < OPEN[1])
     error, worst = calibration(p[undecided], event[undecided])
     rng = np.random.default_rng(seed)
-    played = rng.choice(len(flat), size=SIMULATED, replace=False)
+    played = rng.choice(len(flat), size=min(SIMULATED, len(flat)), replace=False)
     simulated = [calibration(p[undecided], _faster(flat[i], seed)[undecided])[0] for i in played]
     gap = np.abs(_gaps(truth.values, seed))
     close = gap < np.log(1 + CLOSE)
+    sure = ~undecided
     return {
         "cases": int(p.size),
         "undecided": int(undecided.sum()),
         "brier": float(((p - event) ** 2).mean()),
         "brier_constant": float(((constant - event) ** 2).mean()),
-        "brier_close": float(((p - event) ** 2)[close].mean()),
+        "brier_close": float(((p - event) ** 2)[close].mean()) if close.any() else None,
         "calibration_error": error,
         "band": float(np.quantile(simulated, 0.95)),
         "worst_bin": worst,
+        "sure_said_wrong": float(np.minimum(p, 1 - p)[sure].mean()),
+        "sure_found_wrong": float(((p > 0.5) != event)[sure].mean()),
     }
 
 
