@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,12 +61,19 @@ def noisy(
     return median_of_builds(xr.concat(parts, dim=times["build"], coords="minimal"))
 
 
-def held_out(setting: Setting, left: LeftOut, times: xr.DataArray, *, noise: int) -> xr.DataArray:
+def held_out(
+    setting: Setting,
+    left: LeftOut,
+    times: xr.DataArray,
+    *,
+    noise: int,
+    change: Callable[[xr.Dataset], xr.Dataset] = lambda draws: draws,
+) -> xr.DataArray:
     """Draws as from `noisy`, each SKU's from the fit that left it out of everything."""
     parts = []
     for sku in left.inputs.skus:
-        sheet = left.inputs.datasheets.sel(sku=[sku])
-        parts.append(noisy(left.fit([sku]), sheet, times, noise=noise, seed=setting.seed))
+        sheet, draws = left.inputs.datasheets.sel(sku=[sku]), change(left.fit([sku]))
+        parts.append(noisy(draws, sheet, times, noise=noise, seed=setting.seed))
     return xr.concat(parts, dim="sku", coords="minimal")
 
 

@@ -51,6 +51,9 @@ def run(setting: Setting) -> dict[str, Any]:
     setting.tell("predicting")
     draws = {
         "each SKU held out": _grid.held_out(setting, left, times, noise=1),
+        "each SKU held out, no discrepancy": _grid.held_out(
+            setting, left, times, noise=1, change=_without_discrepancy
+        ),
         "SKUs measured": _grid.noisy(stored, sheets, times, noise=1, seed=setting.seed),
         "SKUs measured, no discrepancy": _grid.noisy(
             blind, sheets, times, noise=1, seed=setting.seed
