@@ -135,7 +135,8 @@ def answers(
             out.append(entry)
         advance(len(steps))
     if all(not sku["fits"] for entry in out for sku in entry["skus"]):
-        raise InfeasibleError(f"no SKU can serve this: {out[0]['skus'][0]['reason']}")
+        reasons = "; ".join(f"{sku['sku']} {sku['reason']}" for sku in out[0]["skus"])
+        raise InfeasibleError(f"no SKU can serve {out[0]['workload']}: {reasons}")
     return out
 
 

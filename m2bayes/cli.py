@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 POSTERIOR = "gemm_bf16-hier_gemm"
+SUITES = "gemm-cells, gemm-transfer, clock, eta, ranking, flips, fresh"
 KINDS = ("skus", "llms", "models", "data", "posteriors")
 WORKLOAD_HELP = (
     "decode:batch=64,context=2048 · prefill:tokens=4096[,context=0] · "
@@ -23,6 +24,16 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the complaint and where to look, and exit with 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+class Version(argparse.Action):
+    """Print the version; it is only looked up when asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print and exit with 0."""
+        from importlib.metadata import version
+
+        parser.exit(0, f"m2bayes {version('m2bayes')}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="m2bayes", description="Which GPU is best for this LLM workload, and how sure are we?"
     )
+    top.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     commands = top.add_subparsers(
         dest="command", required=True, metavar="command", parser_class=Parser
     )
@@ -84,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
         "--fingerprint", action="store_true", help="rebuild the model too and compare its density"
     )
     evaluate = _command(commands, "evaluate", "score posteriors on cells they have not seen")
-    evaluate.add_argument("suites", nargs="*", default=["gemm-cells"], metavar="SUITE")
+    evaluate.add_argument("suites", nargs="+", metavar="SUITE", help=f"one or more of {SUITES}")
     evaluate.add_argument("--out", metavar="DIR", help="write <suite>.json there")
     lint = _command(commands, "lint", "check datasheet files")
     lint.add_argument("files", nargs="+", metavar="FILE")
@@ -136,9 +148,13 @@ def _question(command: argparse.ArgumentParser) -> None:
         default="served",
         help="served: cold weights, settled clock (default); benchmark: as kernel tables are taken",
     )
-    add("--backend", default="any", help="sglang, trtllm, vllm or any (default: drawn)")
-    add("--threshold", type=float, default=0.9, help="p_best from which a verdict is clear (0.9)")
-    add("--mass", type=float, default=0.9, help="mass of the intervals (0.9)")
+    add(
+        "--backend",
+        default="any",
+        help="sglang, trtllm, vllm, or any (default): a build like them",
+    )
+    add("--threshold", type=float, default=0.9, help="p_best of a clear verdict, 0.5 to 1 (0.9)")
+    add("--mass", type=float, default=0.9, help="mass of the intervals, 0 to 1 (0.9)")
     add("--posterior", default=POSTERIOR, metavar="NAME", help=f"default: {POSTERIOR}")
     add("--draws", type=int, metavar="N", help="joint draws to use (default: all that are stored)")
     add("--seed", type=int, default=0)

@@ -15,13 +15,14 @@ from typing import Any
 from m2bayes import tables
 from m2bayes.answer import METRICS, Question, answers, predicted, ranked, thinned
 from m2bayes.crossover import crossovers
-from m2bayes.database import Database, read_json
+from m2bayes.database import Database, digest, read_json
 from m2bayes.datasheet import lint as lint_card
 from m2bayes.errors import DataError, DatasheetError, UnknownNameError, WorkloadError
 from m2bayes.workload import Kernel, Step, parse_workload
 
 MANY = 200  # workloads from which a progress bar is worth showing
 MOST_RUNS, MOST_DRAWS = 1000, 50_000_000
+FEWEST = 400  # draws in all: no fit with fewer can reach the effective sample size asked for
 SETTINGS = {  # of a fit: smallest and largest value
     "draws": (10, 100_000),
     "tune": (10, 100_000),
@@ -69,6 +70,14 @@ def _ask(args: argparse.Namespace) -> Question:
         raise WorkloadError("gemm: workloads name a kernel, not a step; leave --llm out")
     datasheets = database.datasheets(args.sku, dtype=args.dtype)
     posterior = database.draws(args.posterior)
+    fitted = database.posterior(args.posterior).datasheets
+    for name in args.sku:
+        card, origin = database.sku_card(name)
+        if card["name"] in fitted and digest(card) != fitted[card["name"]]:
+            raise DatasheetError(
+                f"{origin}: {card['name']} has other numbers than the datasheet that the posterior "
+                "was fitted with; give it another name to have it predicted as a new card"
+            )
     if args.dtype != posterior.attrs["dtype"]:
         raise WorkloadError(
             f"--dtype {args.dtype}: posterior {posterior.attrs['name']} was fitted on "
@@ -152,7 +161,9 @@ def _print(
             "draws": question.posterior.sizes["chain"] * question.posterior.sizes["draw"],
             "seed": question.seed,
         }
-        _json(head | {"results": results} | more)
+        _json(
+            head | {"results": results} | more | {"remarks": [*tables.remarks(question, results)]}
+        )
     elif args.csv:
         order = [str(s) for s in question.datasheets["sku"].values]
         writer: csv.DictWriter[str] = csv.DictWriter(
@@ -193,6 +204,10 @@ def fit(args: argparse.Namespace) -> int:
         if not low <= getattr(args, name) <= high:
             option = name.replace("_", "-")
             raise DataError(f"--{option} {getattr(args, name)}: give {low} to {high}")
+    if args.draws * args.chains < FEWEST:
+        raise DataError(
+            f"--draws {args.draws} × --chains {args.chains}: give {FEWEST} in all or more"
+        )
     database, folder = Database(args.database), _folder(args.out)
     from m2bayes.database import store
     from m2bayes.posterior import fit as fit_model

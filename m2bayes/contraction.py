@@ -36,7 +36,8 @@ def factor_rows(
     -------
     list of dict
         ``factor``, ``source`` (the source's word), ``units``, ``sku`` or ``all``, ``prior`` and
-        ``posterior`` (median, low, high), ``contraction`` [1], ``correlates_with``,
+        ``posterior`` (median, low, high), ``contraction`` [1], ``surprising`` (the posterior median
+        lies outside the prior's 90 %), ``correlates_with``,
         ``correlation`` [1], ``verdict``.
     """
     card = json.loads(draws.attrs["factors"])
@@ -81,5 +82,6 @@ def _row(
         "prior": [middle, low, high],
         "posterior": [float(cuts[1]), float(cuts[0]), float(cuts[2])],
         "contraction": contraction,
+        "surprising": not low <= float(cuts[1]) <= high,
         "verdict": "prior only" if contraction < UNMOVED else "moved by the data",
     }

@@ -19,6 +19,7 @@ def crossovers(question: Question, results: list[dict[str, Any]]) -> list[dict[s
     """Find between neighbouring workloads the size at which the choice changes.
 
     Workloads are neighbours when they differ in batch (decode, mixed) or tokens (prefill) alone.
+    A choice that changes because a SKU no longer fits is no crossover.
 
     Parameters
     ----------
@@ -35,12 +36,14 @@ def crossovers(question: Question, results: list[dict[str, Any]]) -> list[dict[s
         [token], and ``p_between``, the probability that there is one [1].
     """
     choice = {entry["workload"]: entry["choice"] for entry in results}
+    fits = {e["workload"]: {s["sku"] for s in e["skus"] if s["fits"]} for e in results}
     steps = [w for w in question.workloads if isinstance(w, Step)]
     found = []
     for _, group in groupby(sorted(steps, key=_key), key=lambda s: _key(s)[:-1]):
         for first, last in pairwise(group):
             before, after = choice[first.label], choice[last.label]
-            if before and after and before != after:
+            pair = {before, after}
+            if before != after and pair <= fits[first.label] and pair <= fits[last.label]:
                 found.append(_between(question, first, last, before, after))
     return found
 
@@ -61,7 +64,8 @@ def _between(
     changes: list[dict[str, Any]] = [{size: int(value)} for value in sizes]
     steps = [replace(first, **change) for change in changes]
     pair = question.datasheets.sel(sku=[before, after])
-    time = step_times(replace(question, datasheets=pair, workloads=steps), steps)
+    asked = replace(question, datasheets=pair, workloads=steps)
+    time = step_times(asked, steps).sum("op").transpose("chain", "draw", "sku", "workload")
     faster = (time.sel(sku=after) < time.sel(sku=before)).values.reshape(-1, len(sizes))
     at = np.where(faster.any(axis=1), faster.argmax(axis=1), len(sizes) - 1)
     low, middle, high = (float(v) for v in np.quantile(sizes[at], [0.05, 0.5, 0.95]))

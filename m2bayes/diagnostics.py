@@ -75,12 +75,13 @@ def check(checks: dict[str, float], *, name: str) -> None:
     """
     bad = []
     if not checks.get("rhat_max", np.inf) <= RHAT_MAX:
-        bad.append(f"R-hat {checks.get('rhat_max')} above {RHAT_MAX}")
+        bad.append(f"R-hat {checks.get('rhat_max', np.nan):.4f} above {RHAT_MAX}")
     for kind in ("bulk", "tail"):
         if not checks.get(f"ess_{kind}_min", 0.0) >= ESS_MIN:
-            bad.append(f"{kind} ESS {checks.get(f'ess_{kind}_min')} below {ESS_MIN:.0f}")
+            found = checks.get(f"ess_{kind}_min", np.nan)
+            bad.append(f"{kind} ESS {found:.0f} below {ESS_MIN:.0f}")
     if checks.get("divergences", np.inf) != 0:
-        bad.append(f"{checks.get('divergences')} divergences")
+        bad.append(f"{checks.get('divergences', np.nan):.0f} divergences")
     if bad:
         raise ConvergenceError(
             f"posterior {name} failed its diagnostics: {'; '.join(bad)}; fit with more draws, "

@@ -14,6 +14,8 @@ from m2bayes.factors import by_sku, families, with_skus
 from m2bayes.mechanism.gemm import LAWS, cache_gain, gemm_terms
 from m2bayes.residuals import known
 
+LARGEST = 10.0  # log error beyond which a law is useless anyway, and exp would overflow
+
 
 def predict(
     posterior: xr.Dataset,
@@ -80,7 +82,8 @@ def predict(
         time = law(rows, columns)
         shapes = _field_points(flat, rows, columns)
         error = _error(posterior, shapes, sheet, time, backend=backend, noise=noise, seed=seed)
-        blocks.append((time * np.exp(error.astype(float)))[..., where])
+        factor_of_time = np.exp(np.clip(error.astype(float), -LARGEST, LARGEST))
+        blocks.append((time * factor_of_time)[..., where])
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     shape = (len(blocks), chains, draws, *cells["M"].shape)
     times = np.moveaxis(np.stack(blocks).reshape(shape), 0, 2)

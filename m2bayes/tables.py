@@ -10,6 +10,7 @@ from m2bayes.answer import Question
 from m2bayes.contraction import factor_rows
 from m2bayes.database import Database
 from m2bayes.errors import UnknownNameError
+from m2bayes.workload import Step, kv_bytes_per_token
 
 RANK_COLUMNS = [
     "workload",
@@ -30,6 +31,7 @@ RANK_COLUMNS = [
     "verdict",
     "reason",
 ]
+NOTABLE = 0.1  # share of the metric from which what it leaves out is worth a remark
 PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
@@ -112,7 +114,8 @@ def _verdict(entry: dict[str, Any]) -> str:
     if entry["verdict"] == "either will do" and len(entry["contenders"]) > 1:
         return f"either will do: {', '.join(entry['contenders'])}"
     if entry["verdict"] == "either will do":
-        return f"{entry['choice']} will do: not surely the best, but little is lost with it"
+        lost = next(s["relative_regret"] for s in entry["skus"] if s["sku"] == entry["choice"])
+        return f"either will do; choosing {entry['choice']} costs {share(lost)} in expectation"
     if entry["verdict"] == "too close to call":
         return f"too close to call; {entry['choice']} has the least expected regret"
     return f"{entry['choice']}, {entry['verdict']}"
@@ -150,7 +153,13 @@ def prediction(question: Question, results: Sequence[dict[str, Any]]) -> str:
                 "basis": row["basis"] + (" *" if row["extrapolating"] else ""),
             }
         )
-    return f"{_title(question)}\n\n{columns(rows)}"
+    reasons = "".join(
+        f"\n{entry['workload']}, {sku['sku']}: {sku['reason']}"
+        for entry in results
+        for sku in entry["skus"]
+        if not sku["fits"]
+    )
+    return f"{_title(question)}\n\n{columns(rows)}{reasons}"
 
 
 def flat_rows(results: Sequence[dict[str, Any]], order: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -171,6 +180,11 @@ def remarks(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[s
             "served regime: cold weights and a settled clock, extrapolated from kernel benchmarks; "
             "no served measurement enters the fit (--regime benchmark predicts the benchmark)"
         )
+    left_out = _left_out(question, results)
+    if left_out:
+        yield left_out
+    if question.llm is not None:
+        yield "fits counts weights and KV cache alone; engines need 5 to 15 % of the memory besides"
     reasons = {
         sku["reason"] for e in results for sku in e["skus"] if sku["extrapolating"] and sku["fits"]
     }
@@ -178,6 +192,32 @@ def remarks(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[s
         yield f"* extrapolating: {reason}"
     if any(sku["basis"] != "measured" for e in results for sku in e["skus"]):
         yield "basis: architecture or population means that nobody measured the SKU itself"
+
+
+def _left_out(question: Question, results: Sequence[dict[str, Any]]) -> str:
+    """Say how long attention must at least read its cache where that rivals the metric."""
+    if question.llm is None:
+        return ""
+    token = kv_bytes_per_token(question.llm, tp=question.tp)
+    cached = {w.label: w.cached_tokens for w in question.workloads if isinstance(w, Step)}
+    bandwidth = question.datasheets["peak_bandwidth"]
+    worst = max(
+        (
+            (cached[e["workload"]] * token / float(bandwidth.sel(sku=s["sku"])) / s["median"], e, s)
+            for e in results
+            for s in e["skus"]
+            if s["median"] is not None
+        ),
+        key=lambda found: found[0],
+        default=None,
+    )
+    if worst is None or worst[0] < NOTABLE:
+        return ""
+    ratio, entry, sku = worst
+    return (
+        f"{question.metric} leaves attention, LM head and all-reduce out: reading the KV cache "
+        f"alone takes at least {seconds(ratio * sku['median'])} on {sku['sku']} at {entry['workload']}"
+    )
 
 
 def diagnosis(checks: dict[str, float]) -> str:
@@ -253,11 +293,16 @@ def listing(database: Database, kind: str) -> list[dict[str, Any]]:
     """One row a name, with what tells it from the others."""
     if kind == "skus":
         cards = [database.sku_card(name)[0] for name in database.skus()]
+        stored = [database.posterior(name).datasheets for name in database.posteriors()]
+        measured = {sku for datasheets in stored for sku in datasheets}
         return [
             {
                 "SKU": c["name"],
                 "aliases": ", ".join(c["aliases"]),
                 "architecture": c["architecture"],
+                "memory": f"{c['facts']['memory']['value']} {c['facts']['memory']['unit']}",
+                "bandwidth": "{value} {unit}".format(**c["facts"]["peak_bandwidth"]),
+                "measured": "yes" if c["name"] in measured else "no",
             }
             for c in cards
         ]
@@ -301,7 +346,7 @@ def factors(database: Database, name: str) -> list[dict[str, Any]]:
 
 
 def factor_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Factor report for people; a factor that the data did not move says "prior only"."""
+    """Factor report for people; "prior only": the data did not move it; "!": beyond its prior."""
 
     def span(cuts: Sequence[float]) -> str:
         return f"{cuts[0]:.3g} ({cuts[1]:.3g} to {cuts[2]:.3g})"
@@ -317,7 +362,7 @@ def factor_table(rows: Sequence[dict[str, Any]]) -> str:
                 "posterior, 90 %": span(row["posterior"]),
                 "contraction": "prior only"
                 if row["verdict"] == "prior only"
-                else f"{row['contraction']:.2f}",
+                else f"{row['contraction']:.2f}" + (" !" if row["surprising"] else ""),
                 "strongest correlation": f"{row['correlation']:+.2f} {row['correlates_with']}",
             }
             for row in rows

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 from m2bayes import crossover
-from m2bayes.answer import Question
+from m2bayes.answer import Question, answers, ranked, step_times
 from m2bayes.workload import parse_workload
 
 SPECS = ("decode:batch=1,context=512", "decode:batch=256,context=512", "prefill:tokens=64")
@@ -22,9 +22,15 @@ def question(database):
     )
 
 
-def results(*choices):
+def results(*choices, full=()):
     return [
-        {"workload": parse_workload(s).label, "choice": c}
+        {
+            "workload": parse_workload(s).label,
+            "choice": c,
+            "skus": [
+                {"sku": sku, "fits": sku not in full} for sku in ("H100-80GB-SXM", "H200-141GB-SXM")
+            ],
+        }
         for s, c in zip(SPECS, choices, strict=True)
     ]
 
@@ -36,10 +42,11 @@ def crossing_at(size):
         tokens = np.array([step.new_tokens for step in steps], dtype=float)
         skus = [str(s) for s in question.datasheets["sku"].values]
         time = [np.full_like(tokens, 1.0) if "H200" in s else size / tokens for s in skus]
-        draws = np.broadcast_to(np.array(time), (2, 10, len(skus), len(tokens)))
+        half = np.stack([np.array(time) / 2] * 2, axis=-1)  # two operators make up the time
+        draws = np.broadcast_to(half, (2, 10, len(skus), len(tokens), 2))
         return xr.DataArray(
             draws,
-            dims=("chain", "draw", "sku", "workload"),
+            dims=("chain", "draw", "sku", "workload", "op"),
             coords={"sku": skus, "workload": [step.label for step in steps]},
         )
 
@@ -59,6 +66,29 @@ def test_a_known_crossover_is_found_within_one_step_of_the_grid(question, monkey
 def test_no_crossover_where_the_choice_stays_or_nothing_fits(question):
     assert crossover.crossovers(question, results("H200-141GB-SXM", "H200-141GB-SXM", None)) == []
     assert crossover.crossovers(question, results("H200-141GB-SXM", None, "H100-80GB-SXM")) == []
+
+
+def test_a_sku_that_no_longer_fits_makes_no_crossover(question):
+    changed = results("H200-141GB-SXM", "H100-80GB-SXM", None, full=("H200-141GB-SXM",))
+    assert crossover.crossovers(question, changed) == []
+
+
+def test_the_crossover_of_stored_draws_is_where_the_order_of_the_ranking_turns(database):
+    """At the median crossover about half of the draws have turned; the grid decides how nearly."""
+    tokens = [64, 4096]
+    asked = Question(
+        posterior=database.draws("gemm_bf16-hier_gemm").isel(draw=slice(250)),
+        datasheets=database.datasheets(["h200", "h100"]),
+        llm=database.llm("llama-3.1-8b"),
+        workloads=[parse_workload(f"prefill:tokens={n}") for n in tokens],
+    )
+    (found,) = crossover.crossovers(asked, answers(asked, ranked))
+    near = [parse_workload(f"prefill:tokens={found['median'] * f:.0f}") for f in (0.7, 1.0, 1.4)]
+    time = step_times(asked, near).sum("op")
+    turned = (time.sel(sku="H100-80GB-SXM") < time.sel(sku="H200-141GB-SXM")).mean(
+        ("chain", "draw")
+    )
+    assert turned[0] < 0.5 < turned[2]
 
 
 def test_workloads_of_another_kind_or_context_are_no_neighbours(question):
