@@ -214,9 +214,10 @@ def _left_out(question: Question, results: Sequence[dict[str, Any]]) -> str:
     if worst is None or worst[0] < NOTABLE:
         return ""
     ratio, entry, sku = worst
+    least = seconds(ratio * sku["median"])
     return (
         f"{question.metric} leaves attention, LM head and all-reduce out: reading the KV cache "
-        f"alone takes at least {seconds(ratio * sku['median'])} on {sku['sku']} at {entry['workload']}"
+        f"alone takes at least {least} on {sku['sku']} at {entry['workload']}"
     )
 
 
