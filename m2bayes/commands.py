@@ -5,19 +5,23 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from m2bayes import tables
+from m2bayes import output, tables
+from m2bayes._files import read_json, write_whole
 from m2bayes.answer import METRICS, Question, answers, predicted, ranked, thinned
 from m2bayes.crossover import crossovers
-from m2bayes.database import Database, digest, read_json
+from m2bayes.database import FOLDERS, Database, digest, store
 from m2bayes.datasheet import lint as lint_card
 from m2bayes.errors import DataError, DatasheetError, UnknownNameError, WorkloadError
+from m2bayes.remarks import remarks
 from m2bayes.workload import Kernel, Step, parse_workload
 
 MANY = 200  # workloads from which a progress bar is worth showing
@@ -112,9 +116,7 @@ class _Blocks:
     """Joint draws of the metric, gathered block by block and written whole or not at all."""
 
     def __init__(self, question: Question, out: str) -> None:
-        self.target, self.parts = Path(out), list[Any]()
-        if not self.target.resolve().parent.is_dir():
-            raise WorkloadError(f"--out {out}: no such folder")
+        self.target, self.parts = output.file_to_write(out), list[Any]()
         samples = question.posterior.sizes["chain"] * question.posterior.sizes["draw"]
         held = samples * question.datasheets.sizes["sku"] * len(question.workloads)
         if held > MOST_DRAWS:
@@ -125,18 +127,14 @@ class _Blocks:
         self.parts.append(time.astype("float32"))
 
     def write(self) -> None:
-        """Write one netCDF file with variable ``op_time`` [s]."""
+        """Write one netCDF file with variable ``op_time`` [s].
+
+        It is made in memory: the HDF5 library does not survive a disk that fills up.
+        """
         import xarray as xr
 
-        whole = xr.concat(self.parts, dim="workload").rename("op_time")
-        part = self.target.with_name(self.target.name + ".part")
-        try:
-            whole.to_dataset().to_netcdf(part, engine="h5netcdf")
-            part.replace(self.target)
-        except OSError as error:
-            raise WorkloadError(f"--out {self.target}: cannot be written: {error}") from None
-        finally:
-            part.unlink(missing_ok=True)
+        whole = xr.concat(self.parts, dim="workload").rename("op_time").to_dataset()
+        write_whole(self.target, whole.to_netcdf(engine="h5netcdf"))
 
 
 def _print(
@@ -161,9 +159,7 @@ def _print(
             "draws": question.posterior.sizes["chain"] * question.posterior.sizes["draw"],
             "seed": question.seed,
         }
-        _json(
-            head | {"results": results} | more | {"remarks": [*tables.remarks(question, results)]}
-        )
+        _json(head | {"results": results} | more | {"remarks": [*remarks(question, results)]})
     elif args.csv:
         order = [str(s) for s in question.datasheets["sku"].values]
         writer: csv.DictWriter[str] = csv.DictWriter(
@@ -176,8 +172,14 @@ def _print(
         if more.get("crossovers"):
             print(f"\n{tables.crossings(more['crossovers'])}")
         if not args.quiet:
-            for remark in tables.remarks(question, results):
-                print(remark, file=sys.stderr)
+            for remark in remarks(question, results):
+                _say(remark)
+
+
+def _say(text: str) -> None:
+    """Print on standard error; that nobody reads it is no reason to fail."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)
 
 
 def _json(content: Any) -> None:
@@ -208,43 +210,39 @@ def fit(args: argparse.Namespace) -> int:
         raise DataError(
             f"--draws {args.draws} × --chains {args.chains}: give {FEWEST} in all or more"
         )
-    database, folder = Database(args.database), _folder(args.out)
-    from m2bayes.database import store
+    database = Database(args.database)
     from m2bayes.posterior import fit as fit_model
 
-    if not args.quiet:
-        print(f"compiling {args.model}: half a minute the first time", file=sys.stderr)
-    record, draws = fit_model(
-        database,
-        args.model,
-        args.data,
-        clock=args.clock,
-        shapes=args.shapes,
-        draws=args.draws,
-        tune=args.tune,
-        chains=args.chains,
-        seed=args.seed,
-        target_accept=args.target_accept,
-        progress=not args.quiet and not args.json and sys.stdout.isatty(),  # it goes to stdout
-    )
-    path = store(record, draws, folder)
+    with ExitStack() as stack:
+
+        def begin() -> None:
+            stack.enter_context(output.folder_to_write(args.out))
+            if not args.quiet:
+                _say(f"compiling {args.model}: half a minute the first time")
+
+        if args.quiet:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+        record, draws = fit_model(
+            database,
+            args.model,
+            args.data,
+            clock=args.clock,
+            shapes=args.shapes,
+            begin=begin,
+            draws=args.draws,
+            tune=args.tune,
+            chains=args.chains,
+            seed=args.seed,
+            target_accept=args.target_accept,
+            progress=not args.quiet and not args.json and sys.stdout.isatty(),  # it goes to stdout
+        )
+        path = store(record, draws, Path(args.out))
     if args.json:
         _json(asdict(database.posterior(str(path))))
     else:
         print(f"{path}: {tables.diagnosis(record.checks)}")
     return 0
-
-
-def _folder(out: str) -> Path:
-    """Make the folder that results go to, before the work rather than after it."""
-    folder = Path(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(
-            f"--out {out}: not a folder that can be written: {error.strerror}"
-        ) from None
-    return folder
 
 
 def check(args: argparse.Namespace) -> int:
@@ -261,24 +259,25 @@ def check(args: argparse.Namespace) -> int:
 
 
 def _tell(args: argparse.Namespace) -> Callable[[str], None]:
-    return lambda text: None if args.quiet else print(text, file=sys.stderr)
+    return lambda text: None if args.quiet else _say(text)
 
 
 def evaluate(args: argparse.Namespace) -> int:
     """Score posteriors on unseen measurements."""
     from m2bayes.suites import NAMES, Setting, run
 
-    folder = _folder(args.out) if args.out else None
     for name in args.suites:
         if name not in NAMES:
             raise UnknownNameError("suite", name, NAMES)
+        if args.suites.count(name) > 1:
+            raise DataError(f"suite {name} is given twice; name each once")
     setting, out = Setting(Database(args.database), _tell(args)), []
-    for name in args.suites:
-        out.append(run(name, setting))
-        if folder:
-            part = folder / f"{name}.json.part"
-            part.write_text(json.dumps(out[-1], indent=1, allow_nan=False) + "\n")
-            part.replace(folder / f"{name}.json")
+    with output.folder_to_write(args.out) if args.out else nullcontext() as folder:
+        for name in args.suites:
+            out.append(run(name, setting))
+            if folder:
+                text = json.dumps(out[-1], indent=1, allow_nan=False) + "\n"
+                write_whole(folder / f"{name}.json", text.encode())
     if args.json:
         _json(out)
     else:
@@ -289,11 +288,15 @@ def evaluate(args: argparse.Namespace) -> int:
 def lint(args: argparse.Namespace) -> int:
     """Check datasheet files against the rules and the other cards."""
     database = Database(args.database)
+    folder = database.root / FOLDERS["sku"]
+    cards = {file: read_json(Path(file), DatasheetError) for file in args.files}
+    known = {
+        os.path.realpath(folder / f"{n}.json"): database.sku_card(n)[0] for n in database.skus()
+    }
+    known |= {os.path.realpath(file): card for file, card in cards.items()}
     found = []
-    for file in args.files:
-        card = read_json(Path(file), DatasheetError)
-        others = [database.sku_card(name)[0] for name in database.skus()]
-        others = [other for other in others if other["name"] != card.get("name")]
+    for file, card in cards.items():
+        others = [other for path, other in known.items() if path != os.path.realpath(file)]
         found += [asdict(f) | {"file": file} for f in lint_card(card, origin=file, others=others)]
     if args.json:
         _json(found)
@@ -301,7 +304,7 @@ def lint(args: argparse.Namespace) -> int:
         for finding in found:
             print(f"{finding['severity']}: {finding['message']}")
         if not found:
-            print(f"{len(args.files)} datasheet{'s' * (len(args.files) > 1)}, nothing to report")
+            print(f"{len(cards)} datasheet{'s' * (len(cards) > 1)}, nothing to report")
     return 2 if any(f["severity"] == "error" for f in found) else 0
 
 

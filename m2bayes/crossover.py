@@ -33,7 +33,8 @@ def crossovers(question: Question, results: list[dict[str, Any]]) -> list[dict[s
     list of dict
         ``size`` (batch or tokens), ``between`` two labels, the SKU ``before`` and ``after``,
         median and 90 % ``interval`` of the smallest size tried at which the second is faster
-        [token], and ``p_between``, the probability that there is one [1].
+        [token], and ``p_between``, the probability that there is one [1]. ``censored`` names the
+        ends of the interval that are ends of the sizes tried: the crossover may lie beyond.
     """
     choice = {entry["workload"]: entry["choice"] for entry in results}
     fits = {e["workload"]: {s["sku"] for s in e["skus"] if s["fits"]} for e in results}
@@ -69,12 +70,14 @@ def _between(
     faster = (time.sel(sku=after) < time.sel(sku=before)).values.reshape(-1, len(sizes))
     at = np.where(faster.any(axis=1), faster.argmax(axis=1), len(sizes) - 1)
     low, middle, high = (float(v) for v in np.quantile(sizes[at], [0.05, 0.5, 0.95]))
+    ends = {"low": low <= sizes[0], "high": high >= sizes[-1]}
+    censored = [end for end, reached in ends.items() if reached]
     return {
         "size": size,
         "between": [first.label, last.label],
         "before": before,
         "after": after,
         "median": middle,
-        "interval": {"kind": "eti", "mass": 0.9, "low": low, "high": high},
+        "interval": {"kind": "eti", "mass": 0.9, "low": low, "high": high, "censored": censored},
         "p_between": float(faster.any(axis=1).mean()),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,10 +28,8 @@ def diagnostics(tree: xr.DataTree) -> dict[str, float]:
     Raises
     ------
     ConvergenceError
-        If a draw is not finite.
+        If a draw is not finite, or a variable never moves.
     """
-    import arviz_stats as az
-
     bad = [
         str(name)
         for name, held in tree["posterior"].to_dataset().data_vars.items()
@@ -38,6 +37,23 @@ def diagnostics(tree: xr.DataTree) -> dict[str, float]:
     ]
     if bad:
         raise ConvergenceError(f"draws of {', '.join(bad)} are not finite; fit again")
+    stuck = [
+        str(name)
+        for name, held in tree["posterior"].to_dataset().data_vars.items()
+        if (held == held.isel(chain=0, draw=0)).all()
+    ]
+    if stuck:
+        raise ConvergenceError(
+            f"draws of {', '.join(stuck)} never move; fit with more tuning or another seed"
+        )
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)  # of elements that a model holds fixed
+        return _figures(tree)
+
+
+def _figures(tree: xr.DataTree) -> dict[str, float]:
+    import arviz_stats as az
+
     posterior, stats = tree["posterior"].to_dataset(), tree["sample_stats"].to_dataset()
     return {
         "rhat_max": _worst(az.rhat(posterior), np.nanmax),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -92,7 +95,7 @@ def prior_quantiles(model: pm.Model, card: Model) -> dict[str, list[float]]:
         base = f"log_{factor['name']}" if factor["link"] == "log" else factor["name"]
         options = (base, f"{base}_architecture", f"{base}_mean")
         names[factor["name"]] = next(n for n in options if n in model.named_vars)
-    with model:
+    with model, _silent("pymc"):
         tree = pm.sample_prior_predictive(PRIOR_DRAWS, var_names=[*names.values()], random_seed=0)
     prior, out = tree["prior"], {}
     for factor in card.factors:
@@ -101,6 +104,18 @@ def prior_quantiles(model: pm.Model, card: Model) -> dict[str, list[float]]:
         cuts = np.exp(cuts) if factor["link"] == "log" else cuts
         out[factor["name"]] = [float(c) for c in cuts] + [float(values.std())]
     return out
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Let a logger say warnings only, for as long as this lasts."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def versions() -> dict[str, str]:
@@ -116,6 +131,7 @@ def fit(
     clock: str | None = None,
     shapes: str | None = None,
     dtype: str = "bf16",
+    begin: Callable[[], None] = lambda: None,
     **settings: int | float | bool,
 ) -> tuple[Posterior, xr.Dataset]:
     """Fit a model to a data set and return the record and draws of the posterior.
@@ -132,6 +148,8 @@ def fit(
         More kernel times: with those of `data` they inform the discrepancy between shapes.
     dtype : str
         Of the measured kernels.
+    begin : callable
+        Called once everything that was named is read and sound, before the long work.
     **settings
         Of `sample`: draws, tune, chains, seed [1], target_accept [1], progress.
 
@@ -147,6 +165,7 @@ def fit(
     """
     card, inputs = database.model(model), Inputs.read(database, data, clock, shapes, dtype)
     built = inputs.build(database.builder(model))
+    begin()
     tree = sample(built, **settings)  # type: ignore[arg-type]
     name = f"{inputs.sources[0]['name']}-{card.name}"
     checks = diagnostics(tree)

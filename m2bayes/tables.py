@@ -10,7 +10,6 @@ from m2bayes.answer import Question
 from m2bayes.contraction import factor_rows
 from m2bayes.database import Database
 from m2bayes.errors import UnknownNameError
-from m2bayes.workload import Step, kv_bytes_per_token
 
 RANK_COLUMNS = [
     "workload",
@@ -31,7 +30,6 @@ RANK_COLUMNS = [
     "verdict",
     "reason",
 ]
-NOTABLE = 0.1  # share of the metric from which what it leaves out is worth a remark
 PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
@@ -83,6 +81,10 @@ def _title(question: Question) -> str:
     )
 
 
+def _interval_title(question: Question) -> str:
+    return f"{100 * question.mass:.10g} % interval"
+
+
 def ranking(question: Question, results: Sequence[dict[str, Any]]) -> str:
     """One block a workload: verdict, then the SKUs, best first."""
     blocks = [_title(question)]
@@ -92,7 +94,7 @@ def ranking(question: Question, results: Sequence[dict[str, Any]]) -> str:
             {
                 "SKU": sku["sku"],
                 "median": seconds(sku["median"]),
-                f"{question.mass:.0%} interval": _span(sku["interval"]),
+                _interval_title(question): _span(sku["interval"]),
                 "p_best": share(sku["p_best"]) if sku["fits"] else "-",
                 "± MCSE": share(sku["p_best_mcse"]) if sku["fits"] else "-",
                 "flips with next": share(ahead.get(sku["sku"])),
@@ -124,10 +126,17 @@ def _verdict(entry: dict[str, Any]) -> str:
 def crossings(found: Sequence[dict[str, Any]]) -> str:
     """Where the best SKU changes, one line a crossover."""
     return "\n".join(
-        f"crossover at {c['size']} {c['median']:.0f} (90 % interval {c['interval']['low']:.0f} to "
-        f"{c['interval']['high']:.0f}): {c['before']} before, {c['after']} after"
+        f"crossover at {c['size']} {c['median']:.0f} (90 % interval {_reach(c)}) with probability "
+        f"{c['p_between']:.2f}: {c['before']} before, {c['after']} after"
         for c in found
     )
+
+
+def _reach(crossover: dict[str, Any]) -> str:
+    """Interval of a crossover, and where the sizes compared end before it does."""
+    interval = crossover["interval"]
+    low = f"{interval['low']:.0f}" + " or less" * ("low" in interval["censored"])
+    return f"{low} to {interval['high']:.0f}" + " or more" * ("high" in interval["censored"])
 
 
 def _span(interval: dict[str, Any]) -> str:
@@ -149,7 +158,7 @@ def prediction(question: Question, results: Sequence[dict[str, Any]]) -> str:
                 **({"op": row["op"]} if "op" in row else {}),
                 "median": seconds(row["median"]),
                 "mean": seconds(row["mean"]),
-                f"{question.mass:.0%} interval": _span(interval),
+                _interval_title(question): _span(interval),
                 "basis": row["basis"] + (" *" if row["extrapolating"] else ""),
             }
         )
@@ -171,54 +180,6 @@ def flat_rows(results: Sequence[dict[str, Any]], order: Sequence[str]) -> Iterat
             for part in sku.get("ops", [sku]):
                 interval = {k: part["interval"][k] for k in ("low", "high")}
                 yield rest | whole | {k: v for k, v in part.items() if k != "ops"} | interval
-
-
-def remarks(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Say what a reader should know beside the table."""
-    if question.regime == "served":
-        yield (
-            "served regime: cold weights and a settled clock, extrapolated from kernel benchmarks; "
-            "no served measurement enters the fit (--regime benchmark predicts the benchmark)"
-        )
-    left_out = _left_out(question, results)
-    if left_out:
-        yield left_out
-    if question.llm is not None:
-        yield "fits counts weights and KV cache alone; engines need 5 to 15 % of the memory besides"
-    reasons = {
-        sku["reason"] for e in results for sku in e["skus"] if sku["extrapolating"] and sku["fits"]
-    }
-    for reason in sorted(reasons)[:3]:
-        yield f"* extrapolating: {reason}"
-    if any(sku["basis"] != "measured" for e in results for sku in e["skus"]):
-        yield "basis: architecture or population means that nobody measured the SKU itself"
-
-
-def _left_out(question: Question, results: Sequence[dict[str, Any]]) -> str:
-    """Say how long attention must at least read its cache where that rivals the metric."""
-    if question.llm is None:
-        return ""
-    token = kv_bytes_per_token(question.llm, tp=question.tp)
-    cached = {w.label: w.cached_tokens for w in question.workloads if isinstance(w, Step)}
-    bandwidth = question.datasheets["peak_bandwidth"]
-    worst = max(
-        (
-            (cached[e["workload"]] * token / float(bandwidth.sel(sku=s["sku"])) / s["median"], e, s)
-            for e in results
-            for s in e["skus"]
-            if s["median"] is not None
-        ),
-        key=lambda found: found[0],
-        default=None,
-    )
-    if worst is None or worst[0] < NOTABLE:
-        return ""
-    ratio, entry, sku = worst
-    least = seconds(ratio * sku["median"])
-    return (
-        f"{question.metric} leaves attention, LM head and all-reduce out: reading the KV cache "
-        f"alone takes at least {least} on {sku['sku']} at {entry['workload']}"
-    )
 
 
 def diagnosis(checks: dict[str, float]) -> str:

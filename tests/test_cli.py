@@ -5,6 +5,8 @@ import csv
 import functools
 import io
 import json
+import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -115,7 +117,7 @@ def card(name="h100", **facts):
         ({"draws": ("--draws", "3")}, "--draws 3: give between 4 and 4000"),
         ({"draws": ("--draws", "-4")}, "--draws -4: give between 4 and 4000"),
         ({"draws": ("--draws", "100000")}, "--draws 100000: give between 4 and 4000"),
-        ({"draws": ("--draws", "few")}, "argument --draws: invalid int value: 'few'"),
+        ({"draws": ("--draws", "few")}, "argument --draws: 'few' is not a whole number"),
     ],
 )
 def test_a_bad_selection_is_refused(command, changes, complaint):
@@ -132,23 +134,30 @@ def test_a_bad_selection_is_refused(command, changes, complaint):
         ("--backend", "tensorrt", "unknown backend 'tensorrt'; known: any, sglang, trtllm, vllm"),
         ("--regime", "lab", "invalid choice: 'lab' (choose from 'served', 'benchmark')"),
         ("--posterior", "gemm_bf16-hier", "did you mean gemm_bf16-hier_gemm"),
-        ("--posterior", "nothing.json", "posterior nothing.json: no such file"),
+        ("--posterior", "nothing.json", "nothing.json: no such file"),
         ("--tp", "0", "tp must be a whole number of at least 1, not 0"),
         ("--tp", "-2", "tp must be a whole number of at least 1, not -2"),
         ("--tp", "3", "tp=3 does not divide the 32 attention heads of llama-3.1-8b; use one of 1"),
         ("--tp", "64", "use one of 1, 2, 4, 8, 16, 32"),
-        ("--tp", "1.5", "argument --tp: invalid int value: '1.5'"),
+        ("--tp", "1.5", "argument --tp: '1.5' is not a whole number"),
         ("--dtype", "fp8", "no peak_flop_rate for fp8"),
         ("--dtype", "int8", "gemm_bf16-hier_gemm was fitted on bf16 kernels; use that"),
         ("--dtype", "bf17", "unknown dtype 'bf17'; did you mean bf16?"),
         ("--threshold", "2", "threshold 2.0 must lie above 0.5 and up to 1"),
         ("--threshold", "0.5", "threshold 0.5 must lie above 0.5 and up to 1"),
-        ("--threshold", "nan", "threshold nan must lie above 0.5 and up to 1"),
-        ("--threshold", "high", "argument --threshold: invalid float value: 'high'"),
+        ("--threshold", "nan", "argument --threshold: 'nan' is not a finite number"),
+        ("--threshold", "high", "argument --threshold: 'high' is not a finite number"),
         ("--mass", "0", "interval mass 0.0 must lie between 0 and 1"),
         ("--mass", "1", "interval mass 1.0 must lie between 0 and 1"),
-        ("--mass", "nan", "interval mass nan must lie between 0 and 1"),
-        ("--seed", "x", "argument --seed: invalid int value: 'x'"),
+        ("--mass", "nan", "argument --mass: 'nan' is not a finite number"),
+        ("--mass", "1e999", "argument --mass: '1e999' is not a finite number"),
+        ("--mass", "٠.٩", "argument --mass: '٠.٩' is not a finite number"),
+        ("--tp", "１", "argument --tp: '１' is not a whole number"),
+        ("--tp", "1_0", "argument --tp: '1_0' is not a whole number"),
+        ("--seed", "9" * 5000, "999' is not a whole number"),
+        ("--llm", "", "argument --llm: is empty: give a name or a path"),
+        ("--posterior", " ", "argument --posterior: is empty: give a name or a path"),
+        ("--seed", "x", "argument --seed: 'x' is not a whole number"),
         ("--colour", "red", "unrecognized arguments: --colour red"),
         ("--database", "/nowhere", "/nowhere: no folder models, data, posteriors"),
     ],
@@ -215,7 +224,7 @@ def test_the_number_of_new_runs_is_limited(noise):
         ("--chains", "1", "--chains 1: give 2 to 64"),
         ("--seed", "-1", "--seed -1: give 0 to 4294967295"),
         ("--target-accept", "1", "--target-accept 1.0: give 0.5 to 0.999"),
-        ("--target-accept", "nan", "--target-accept nan: give 0.5 to 0.999"),
+        ("--target-accept", "nan", "--target-accept: 'nan' is not a finite number"),
     ],
 )
 def test_a_bad_setting_of_a_fit_is_refused_before_anything_is_done(
@@ -271,7 +280,7 @@ def test_an_unknown_name_is_answered_with_the_closest(argv, complaint):
         ({"peak_bandwidth": None}, "facts.peak_bandwidth: is missing"),
         ({"peak_flop_rate": {"bf16": {}}}, "facts.peak_flop_rate.bf16.value: is missing"),
         ({"l2": {"value": -1}}, "facts.l2.value: is -1 (int): give a finite number > 0"),
-        ({"l2": {"value": float("nan")}}, "facts.l2.value: is nan"),
+        ({"l2": {"value": float("nan")}}, "NaN is no number"),
         ({"memory": {"value": 8000}}, "check unit, number"),
     ],
 )
@@ -325,7 +334,7 @@ def test_an_llm_that_is_not_modelled_is_refused(write):
         ("kind,batch,context\ndecode,8\n", "line 2: context is missing"),
         ("kind,batch,context\ndecode,8,64,9\n", "line 2: more cells than the header"),
         ("kind,batch,contxt\ndecode,8,64\n", "line 2: unknown key 'contxt'"),
-        ("batch,context\n8,64\n", "line 2: a kind is missing"),
+        ("batch,context\n8,64\n", "the header has no column kind"),
         ("kind,batch,context\ndecode,0,64\n", "line 2: batch must be a whole number of at least 1"),
         ("kind,batch,context\n", "holds no workload"),
         ("", "holds no workload"),
@@ -361,7 +370,7 @@ def test_a_damaged_posterior_is_refused(copied):
     assert "is missing beside its record" in refusal(ask())
     record = json.loads(copied.read_text())
     copied.write_text(json.dumps(record | {"checks": record["checks"] | {"rhat_max": 1.2}}))
-    assert "R-hat 1.2 above 1.01" in refusal(ask())
+    assert "R-hat 1.2000 above 1.01" in refusal(ask())
 
 
 @pytest.mark.parametrize(
@@ -383,7 +392,7 @@ def test_a_table_with_a_bad_row_is_not_fitted(tmp_path, column, value, complaint
     out = tmp_path / "out"
     argv = ("fit", "--quiet", "--model", "const_ceiling", "--data", str(path), "--out", str(out))
     assert complaint in refusal(run(*argv))
-    assert list(out.iterdir()) == []
+    assert not out.exists()
 
 
 def test_a_table_without_a_column_is_not_fitted(tmp_path):
@@ -430,7 +439,7 @@ def test_an_interrupt_is_no_traceback(monkeypatch):
 def test_nothing_fits_is_exit_code_three(command, form):
     outcome = asked(command, *form, llm=("--llm", "llama-3.1-405b"), sku=("--sku", "h100"))
     message = refusal(outcome, code=3)
-    assert "no SKU can serve this: does not fit" in message
+    assert f"no SKU can serve {STEP[1]}: H100-80GB-SXM does not fit" in message
     assert "raise --tp or shrink the batch" in message
 
 
@@ -469,14 +478,15 @@ def test_a_sku_that_cannot_hold_the_llm_is_shown_with_the_reason():
 # --- the JSON contract -----------------------------------------------------------------------
 
 
-HEAD = {"llm", "dtype", "tp", "posterior", "metric", "units", "draws", "seed", "results"}
+HEAD = {"llm", "dtype", "tp", "posterior", "metric", "units", "draws", "seed"}
+HEAD |= {"regime", "backend", "results", "remarks"}
 TIMES = {"sku", "median", "mean", "interval", "fits", "basis", "extrapolating"}
 RANKED = TIMES | {"p_best", "p_best_mcse", "expected_rank", "expected_regret", "relative_regret"}
 
 
 def test_rank_json_holds_what_the_contract_promises():
     found = answered()
-    assert set(found) == HEAD | {"regime", "backend", "crossovers"}
+    assert set(found) == HEAD | {"crossovers"}
     assert found["llm"] == "llama-3.1-8b"
     assert (found["dtype"], found["tp"], found["metric"], found["units"]) == (
         "bf16", 1, "gemm_time", "s",
@@ -506,7 +516,7 @@ def test_rank_json_holds_what_the_contract_promises():
 
 def test_predict_json_has_the_nesting_of_rank_json():
     found = answered("predict")
-    assert set(found) == HEAD | {"regime", "backend"}
+    assert set(found) == HEAD
     (entry,) = found["results"]
     assert set(entry) == {"workload", "skus"}
     assert all(set(sku) == TIMES for sku in entry["skus"])
@@ -673,11 +683,66 @@ def test_more_draws_than_a_file_should_hold_are_refused(tmp_path, write):
     assert not out.exists()
 
 
-def test_draws_that_cannot_be_written_are_an_error(tmp_path):
-    message = refusal(asked("predict", "--json", "--out", str(tmp_path / "no" / "draws.nc")))
-    assert message.endswith("no such folder")
-    assert "cannot be written" in refusal(asked("predict", "--json", "--out", str(tmp_path)))
-    assert list(tmp_path.iterdir()) == []
+@pytest.fixture
+def odd(tmp_path):
+    """Paths that are there or can be followed, and yet are no files to write."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "to_device").symlink_to(os.devnull)
+    (tmp_path / "loop").symlink_to("loop")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        (".", "is a folder; name a file"),
+        ("/", "is a folder; name a file"),
+        ("new/", "names a folder; name a file"),
+        ("no/draws.nc", "no such folder"),
+        ("pipe", "is no regular file; name another"),
+        ("to_device", "is no regular file; name another"),
+        ("/dev/full", "is no regular file; name another"),
+        ("loop", "cannot be written: Too many levels of symbolic links"),
+        ("a" * 300, "cannot be written: File name too long"),
+    ],
+)
+def test_draws_are_written_to_a_regular_file_only_and_refused_before_the_work(
+    odd, monkeypatch, name, complaint
+):
+    def worked(*args, **kwargs):
+        raise AssertionError
+
+    monkeypatch.setattr("m2bayes.commands.answers", worked)
+    before = sorted(odd.iterdir())
+    out = os.path.join(odd, name)  # keeps "." and a last slash
+    ask = ("predict", *LLM, *SKUS, *STEP, *FEW, "--json")
+    assert complaint in refusal(run.__wrapped__(*ask, "--out", out))
+    assert sorted(odd.iterdir()) == before
+    assert "argument --out: is empty" in refusal(run.__wrapped__(*ask, "--out", ""))
+
+
+def test_draws_follow_a_link_and_replace_what_was_there(tmp_path):
+    target, link = tmp_path / "target.nc", tmp_path / "link.nc"
+    target.write_text("old")
+    link.symlink_to(target)
+    answered("predict", "--out", str(link))
+    assert link.is_symlink()
+    with xr.open_dataset(target, engine="h5netcdf") as file:
+        assert "op_time" in file
+    assert sorted(tmp_path.iterdir()) == [link, target]
+
+
+def test_a_disk_that_fills_up_leaves_what_was_there(tmp_path):
+    """A limit on the size of files fails as a full disk does, in the middle of writing."""
+    path = tmp_path / "draws.nc"
+    path.write_text("old")
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (1000, 1000))
+    question = (*LLM, *SKUS, *STEP, *FEW, "--out", str(path))
+    done = process("predict", *question, preexec_fn=limit)
+    message = refusal((done.returncode, done.stdout, done.stderr))
+    assert "cannot be written: File too large" in message
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 # --- cards of one's own ----------------------------------------------------------------------
@@ -737,7 +802,8 @@ def test_lint_reports_errors_with_code_two_and_warnings_with_zero(write):
     (finding,) = json.loads(out)
     assert code == 2
     assert finding.keys() == {"severity", "place", "message", "file"}
-    weak = write("weak.json", card("a100", power_limit={"value": 250}))
+    weak = card("a100", power_limit={"value": 250}) | {"name": "A101-80GB-SXM", "aliases": []}
+    weak = write("weak.json", weak)
     code, out, _ = run("lint", weak)
     assert code == 0
     assert out.startswith("warning: ")

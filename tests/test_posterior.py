@@ -47,10 +47,10 @@ def test_a_good_fit_passes():
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"rhat_max": 1.02}, "R-hat 1.02 above 1.01"),
-        ({"ess_bulk_min": 399.0}, "bulk ESS 399.0 below 400"),
-        ({"ess_tail_min": 399.0}, "tail ESS 399.0 below 400"),
-        ({"divergences": 1.0}, "1.0 divergences"),
+        ({"rhat_max": 1.02}, "R-hat 1.0200 above 1.01"),
+        ({"ess_bulk_min": 399.0}, "bulk ESS 399 below 400"),
+        ({"ess_tail_min": 399.0}, "tail ESS 399 below 400"),
+        ({"divergences": 1.0}, "1 divergences"),
         ({"rhat_max": np.nan}, "R-hat nan"),
         ({"ess_bulk_min": np.nan}, "bulk ESS nan"),
         ({"ess_tail_min": np.nan}, "tail ESS nan"),

@@ -1,0 +1,60 @@
+"""What a reader should know beside the numbers: one sentence a remark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from m2bayes.answer import Question
+from m2bayes.tables import seconds
+from m2bayes.workload import Step, kv_bytes_per_token
+
+NOTABLE = 0.1  # share of the metric from which what it leaves out is worth a remark
+
+
+def remarks(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Say what a reader should know beside the table."""
+    if question.regime == "served":
+        yield (
+            "served regime: cold weights and a settled clock, extrapolated from kernel benchmarks; "
+            "no served measurement enters the fit (--regime benchmark predicts the benchmark)"
+        )
+    left_out = _left_out(question, results)
+    if left_out:
+        yield left_out
+    if question.llm is not None:
+        yield "fits counts weights and KV cache alone; engines need 5 to 15 % of the memory besides"
+    reasons = {
+        sku["reason"] for e in results for sku in e["skus"] if sku["extrapolating"] and sku["fits"]
+    }
+    for reason in sorted(reasons)[:3]:
+        yield f"* extrapolating: {reason}"
+    if any(sku["basis"] != "measured" for e in results for sku in e["skus"]):
+        yield "basis: architecture or population means that nobody measured the SKU itself"
+
+
+def _left_out(question: Question, results: Sequence[dict[str, Any]]) -> str:
+    """Say how long attention must at least read its cache where that rivals the metric."""
+    if question.llm is None:
+        return ""
+    token = kv_bytes_per_token(question.llm, tp=question.tp)
+    cached = {w.label: w.cached_tokens for w in question.workloads if isinstance(w, Step)}
+    bandwidth = question.datasheets["peak_bandwidth"]
+    worst = max(
+        (
+            (cached[e["workload"]] * token / float(bandwidth.sel(sku=s["sku"])) / s["median"], e, s)
+            for e in results
+            for s in e["skus"]
+            if s["median"] is not None
+        ),
+        key=lambda found: found[0],
+        default=None,
+    )
+    if worst is None or worst[0] < NOTABLE:
+        return ""
+    ratio, entry, sku = worst
+    least = seconds(ratio * sku["median"])
+    return (
+        f"{question.metric} leaves attention, LM head and all-reduce out: reading the KV cache "
+        f"alone takes at least {least} on {sku['sku']} at {entry['workload']}"
+    )
