@@ -35,8 +35,9 @@ def refuse_unmodelled(config: Mapping[str, Any], origin: str) -> None:
         found = [k for k, v in config.items() if v and any(mark in k for mark in marks)]
         found += [f"model_type {kind}"] if any(word in kind for word in kinds) else []
         if found:
+            mark = found[0] if found[0].isprintable() else ascii(found[0])
             raise WorkloadError(
-                f"{origin}: {what} ({found[0]}) is not modelled yet; give a dense decoder-only LLM"
+                f"{origin}: {what} ({mark}) is not modelled yet; give a dense decoder-only LLM"
             )
 
 

@@ -1,4 +1,4 @@
-"""Records of models, data and posteriors, and the only code that opens files of the database."""
+"""Records of models, data and posteriors: with `_files` the only code that opens their files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from m2bayes._files import check_record, read_json, reason, regular, sha256, shown, write_whole
 from m2bayes.datasheet import combine, datasheet
 from m2bayes.diagnostics import check
 from m2bayes.errors import DataError, DatasheetError, RecordError, UnknownNameError, WorkloadError
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NO_LABELS = b"This is a netCDF dimension but not a netCDF variable"
+# what every model must hold, whatever its law
+ERRORS = ("build_effect", "build_sd", "log_sigma_cell", "log_sigma_run", "log_sigma_time")
 FOLDERS = {
     "sku": "data/datasheets",
     "LLM": "data/llms",
@@ -82,12 +85,6 @@ class Posterior:
     created: str
 
 
-def sha256(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
 class Database:
     """The folders ``models/``, ``data/`` and ``posteriors/``, read by name.
 
@@ -119,8 +116,7 @@ class Database:
         if name in self._names(kind):
             return path
         if kind == "posterior" and (name.endswith(".json") or os.sep in name):
-            if not Path(name).is_file():
-                raise RecordError(f"{kind} {name}: no such file")
+            regular(Path(name), RecordError)
             return Path(name)
         raise UnknownNameError(kind, name, self._names(kind))
 
@@ -241,20 +237,31 @@ class Database:
 
         stored = name in self.data()
         path = self.root / FOLDERS["data set"] / f"{name}.csv" if stored else Path(name)
-        if not stored and not path.is_file():
+        if not stored and not os.path.exists(path):
             if path.suffix:
-                raise DataError(f"{name}: no such file; known data sets: {', '.join(self.data())}")
+                known = ", ".join(self.data())
+                raise DataError(f"{shown(name)}: no such file; known data sets: {known}")
             raise UnknownNameError("data set", name, self.data())
+        regular(path, RecordError if stored else DataError)
         if stored and sha256(path) != self.data_record(name).sha256:
             raise RecordError(
                 f"data set {name}: {path.name} is not what its card says; "
                 f"rebuild it with {self.data_record(name).recipe}"
             )
         try:
-            return pd.read_csv(path)
-        except (ValueError, UnicodeDecodeError) as error:
-            reason = str(error).splitlines()[0]
-            raise DataError(f"{name}: not a CSV table: {reason}") from None
+            head = pd.read_csv(path, compression=None, header=None, nrows=1, dtype=str).iloc[0]
+            table = pd.read_csv(path, compression=None)
+        except UnicodeDecodeError:
+            text = "no text in UTF-8; unpack or convert it"
+            raise DataError(f"{shown(name)}: not a CSV table: {text}") from None
+        except (OSError, ValueError) as error:
+            raise DataError(f"{shown(name)}: not a CSV table: {reason(error)}") from None
+        twice = head[head.str.strip().duplicated() & head.notna()]
+        if len(twice):
+            raise DataError(f"{shown(name)}: two columns named {twice.iloc[0]!r}; keep one")
+        if not isinstance(table.index, pd.RangeIndex):
+            raise DataError(f"{shown(name)}: its rows have more cells than its header; name each")
+        return table
 
     def posterior(self, name: str) -> Posterior:
         """Record of a posterior by name, or by the path of its ``.json``."""
@@ -282,8 +289,10 @@ class Database:
         record, path = self.posterior(name), self._path("posterior", name)
         check(record.checks, name=record.name)
         file = path.parent / record.draws["file"]
-        if not file.is_file():
-            raise RecordError(f"posterior {record.name}: {file.name} is missing beside its record")
+        if not os.path.isfile(file):
+            raise RecordError(
+                f"posterior {record.name}: {shown(file.name)} is missing beside its record"
+            )
         if sha256(file) != record.draws["sha256"]:
             raise RecordError(
                 f"posterior {record.name}: {file.name} was changed or cut off (its SHA-256 is not "
@@ -291,10 +300,9 @@ class Database:
             )
         try:
             draws = read_draws(file)
-        except (OSError, KeyError, ValueError, TypeError) as fault:
-            raise RecordError(
-                f"posterior {record.name}: {file.name} is no file of draws: {fault}"
-            ) from None
+        except (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError) as fault:
+            why = f"is no file of draws: {reason(fault)}"
+            raise RecordError(f"posterior {record.name}: {file.name} {why}") from None
         _check_draws(draws, record)
         return labelled(draws, self.model(record.model), name=record.name, dtype=record.dtype)
 
@@ -306,32 +314,18 @@ class Database:
         WorkloadError
             Names the file and line of the first that cannot be read.
         """
-        path = Path(spec)
-        if not path.is_file():
-            raise WorkloadError(f"{spec}: no such file")
+        path, origin = Path(spec), shown(spec)
+        regular(path, WorkloadError)
         try:
             if path.suffix.lower() == ".csv":
-                with path.open(newline="", encoding="utf-8") as handle:
-                    return read_workload_rows(csv.DictReader(handle), origin=spec)
+                with path.open(newline="", encoding="utf-8-sig") as handle:
+                    return read_workload_rows(csv.DictReader(handle), origin)
             with path.open("rb") as binary:
-                return read_workload_toml(tomllib.load(binary), origin=spec)
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError, csv.Error) as error:
-            raise WorkloadError(f"{spec}: cannot be read: {error}") from None
-
-
-def read_json(path: Path, error: type[Exception]) -> dict[str, Any]:
-    """JSON object of a file, or `error` with one line that says what is wrong with it."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise error(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as fault:
-        raise error(f"{path}: cannot be read: {fault}") from None
-    except (json.JSONDecodeError, RecursionError) as fault:
-        raise error(f"{path}: not valid JSON: {fault}") from None
-    if not isinstance(content, dict):
-        raise error(f"{path}: expected a JSON object, found {type(content).__name__}")
-    return content
+                return read_workload_toml(tomllib.load(binary), origin)
+        except WorkloadError:
+            raise
+        except (OSError, ValueError, RecursionError, csv.Error) as error:
+            raise WorkloadError(f"{origin}: cannot be read: {reason(error)}") from None
 
 
 def _record[Record](kind: type[Record], path: Path) -> Record:
@@ -340,28 +334,18 @@ def _record[Record](kind: type[Record], path: Path) -> Record:
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     if set(content) != names:
         wrong = ", ".join(sorted(set(content) ^ names))
-        raise RecordError(f"{path}: a {kind.__name__} card with missing or unknown keys: {wrong}")
+        raise RecordError(
+            f"{shown(path)}: a {kind.__name__} card with missing or unknown keys: {wrong}"
+        )
     for field in fields(kind):  # type: ignore[arg-type]
         wanted = str(field.type).partition("[")[0]
         if type(content[field.name]).__name__ != wanted:
-            raise RecordError(f"{path}: {field.name} of a {kind.__name__} card must be a {wanted}")
+            raise RecordError(
+                f"{shown(path)}: {field.name} of a {kind.__name__} card must be a {wanted}"
+            )
     if kind is Posterior:
-        _check_record(content, path)
+        check_record(content, path)
     return kind(**content)
-
-
-def _check_record(content: dict[str, Any], path: Path) -> None:
-    """Refuse a posterior's record whose nested values are not what the code will read."""
-    if not {"file", "sha256"} <= set(content["draws"]):
-        raise RecordError(f"{path}: draws must name file and sha256")
-    sources = [
-        d for d in content["data"] if isinstance(d, dict) and {"role", "name", "sha256"} <= set(d)
-    ]
-    if not sources or len(sources) < len(content["data"]):
-        raise RecordError(f"{path}: each of data must name role, name and sha256")
-    numbers = [*content["checks"].values(), *content["fingerprint"]]
-    if not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
-        raise RecordError(f"{path}: checks and fingerprint must hold numbers")
 
 
 def labelled(draws: xr.Dataset, model: Model, *, name: str, dtype: str) -> xr.Dataset:
@@ -373,12 +357,17 @@ def labelled(draws: xr.Dataset, model: Model, *, name: str, dtype: str) -> xr.Da
 
 def _check_draws(draws: xr.Dataset, record: Posterior) -> None:
     """Refuse draws without the record's labels, or with a value that is not finite."""
-    skus = {str(s) for s in draws["sku"].values} if "sku" in draws.coords else set()
-    if not {"chain", "draw", "architecture"} <= set(draws.dims) or skus != set(record.datasheets):
+    skus = [str(s) for s in draws["sku"].values] if "sku" in draws.coords else []
+    if not {"chain", "draw", "architecture"} <= set(draws.dims) or skus != sorted(
+        record.datasheets
+    ):
         raise RecordError(
             f"posterior {record.name}: the labels of its draws are not those of its record; "
             "fit again"
         )
+    lacking = [name for name in ERRORS if name not in draws.data_vars]
+    if lacking:
+        raise RecordError(f"posterior {record.name}: no {', '.join(lacking)} in it; fit again")
     for name, held in draws.data_vars.items():
         if held.dtype.kind == "f" and not np.isfinite(held.values).all():
             raise RecordError(f"posterior {record.name}: {name} is not finite; fit again")
@@ -427,32 +416,35 @@ def store(record: Posterior, draws: xr.Dataset, folder: Path) -> Path:
     Path
         Of the record's ``.json``.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     file, target = folder / f"{record.name}.nc", folder / f"{record.name}.json"
-    write_draws(draws, file)
-    content = asdict(record) | {"draws": {"file": file.name, "sha256": sha256(file)}}
-    part = target.with_suffix(".json.part")
+    packed = _packed(draws)
+    held = {"file": file.name, "sha256": hashlib.sha256(packed).hexdigest()}
     try:
-        part.write_text(json.dumps(content, indent=2) + "\n")
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+        text = json.dumps(asdict(record) | {"draws": held}, indent=2, allow_nan=False)
+        folder.mkdir(parents=True, exist_ok=True)
+    except ValueError:
+        raise RecordError(f"posterior {record.name}: its record holds a NaN; fit again") from None
+    except OSError as fault:
+        raise RecordError(f"{shown(folder)}: cannot be made: {reason(fault)}") from None
+    write_whole(file, packed)
+    write_whole(target, f"{text}\n".encode())
     return target
 
 
 def write_draws(draws: xr.Dataset, file: Path) -> None:
     """Write draws as compressed netCDF-4, the whole file or none of it."""
-    part = file.with_suffix(".nc.part")
+    write_whole(file, _packed(draws))
+
+
+def _packed(draws: xr.Dataset) -> bytes:
+    """Content of the netCDF-4 file of draws."""
     packed = {
         v: {"zlib": True, "complevel": 4, "shuffle": True}
         for v in draws.data_vars
         if draws[v].dtype.kind in "fi"
     }
-    try:
-        draws.to_netcdf(part, engine="h5netcdf", encoding=packed)
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
+    with draws.to_netcdf(engine="h5netcdf", encoding=packed) as view:
+        return bytes(view)
 
 
 def digest(card: dict[str, Any]) -> str:

@@ -95,6 +95,12 @@ def read_workload_rows(rows: Iterable[Mapping[str, str]], origin: str) -> list[S
     >>> [workload.label for workload in read_workload_rows(rows, "a.csv")]
     ['gemm:m=1,n=2,k=3']
     """
+    names = [name.strip() for name in getattr(rows, "fieldnames", None) or ()]
+    for name in names:
+        if name and names.count(name) > 1:
+            fail(origin, f"two columns named {_shown(name)}; keep one")
+    if names and "kind" not in names:
+        fail(origin, "the header has no column kind; add one, with decode and so on under it")
     found = []
     for number, row in enumerate(rows, start=2):
         where = f"{origin} line {getattr(rows, 'line_num', number)}"
@@ -140,5 +146,11 @@ def read_workload_toml(doc: Mapping[str, Any], origin: str) -> list[Step | Kerne
 def _from_mapping(row: Mapping[str, Any], where: str) -> Step | Kernel:
     if None in row:
         fail(where, "more cells than the header has columns")
-    given = {k.strip(): v for k, v in row.items() if v is not None and str(v).strip()}
-    return build(str(given.pop("kind", "")).strip(), given, where)
+    given = {k.strip(): v for k, v in row.items() if v is not None}
+    if len(given) < sum(v is not None for v in row.values()):
+        fail(where, "a key is given twice but for blanks; keep one")
+    given = {k: v for k, v in given.items() if not isinstance(v, str) or v.strip()}
+    kind = given.pop("kind", "")
+    if not isinstance(kind, str):
+        fail(where, "kind must be text")
+    return build(kind.strip(), given, where)

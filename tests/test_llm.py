@@ -162,6 +162,10 @@ def test_other_architectures_are_refused_by_name(mark, what):
     assert f"{what} is not modelled yet" in refusal(**mark)
 
 
+def test_a_model_type_of_two_lines_is_refused_in_one():
+    assert r"model_type t5\nx" in refusal(model_type="t5\nx")
+
+
 def test_marks_that_are_off_do_not_refuse():
     assert read(is_encoder_decoder=False, num_experts=0) == read()
 

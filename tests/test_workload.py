@@ -195,6 +195,37 @@ def test_a_bad_row_of_a_csv_is_named_by_its_line(rows, what):
     assert refusal(read_csv, COLUMNS + rows).startswith(f"loads.csv {what}")
 
 
+@pytest.mark.parametrize(
+    ("header", "what"),
+    [
+        ("kind,batch,context,batch", "two columns named 'batch'; keep one"),
+        ("kind,batch,context, batch ", "two columns named 'batch'; keep one"),
+        ("batch,context", "the header has no column kind; add one"),
+        ("Kind,batch,context", "the header has no column kind; add one"),
+    ],
+)
+def test_a_header_that_cannot_be_meant_is_refused(header, what):
+    message = refusal(read_csv, f"{header}\ndecode,64,2048,1\n")
+    assert message.startswith(f"loads.csv: {what}")
+
+
+def test_nameless_columns_of_a_spreadsheet_do_not_matter():
+    assert read_csv("kind,batch,context,,\ndecode,64,2048,,\n") == [DECODE]
+
+
+def test_a_key_given_twice_but_for_blanks_is_refused():
+    row = {"kind": "decode", "batch": 64, "batch ": 8, "context": 2048}
+    assert "a key is given twice" in refusal(read_workload_toml, {"workload": [row]}, "a.toml")
+
+
+def test_a_number_of_thousands_of_digits_is_refused_like_any_other():
+    row = {"kind": "decode", "batch": 16**5000, "context": 1}
+    message = refusal(read_workload_toml, {"workload": [row]}, "a.toml")
+    assert "batch must be at most 1,000,000" in message
+    message = refusal(read_workload_toml, {"workload": [{"kind": 16**5000}]}, "a.toml")
+    assert "kind must be text" in message
+
+
 def test_an_empty_csv_is_refused():
     assert "loads.csv: holds no workload" in refusal(read_csv, COLUMNS)
 
