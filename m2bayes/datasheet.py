@@ -48,7 +48,8 @@ def _keys(given: Mapping, needed: Sequence[str], place: str, extra: Sequence[str
     for key in (k for k in needed if k not in given):
         yield f"{place}{key}", "is missing: add it from the vendor document"
     for key in (k for k in given if k not in (*needed, *extra)):
-        yield f"{place}{key}", f"is no known key: drop it, or use {', '.join((*needed, *extra))}"
+        shown = key if str(key).isprintable() else ascii(key)
+        yield f"{place}{shown}", f"is no known key: drop it, or use {', '.join((*needed, *extra))}"
 
 
 def _fact(fact: Any, quantity: str, place: str) -> _Notes:
@@ -69,19 +70,27 @@ def _fact(fact: Any, quantity: str, place: str) -> _Notes:
         yield f"{place}.value", text
     if "source" in fact and (not isinstance(source, str) or not source.strip()):
         yield f"{place}.source", f"is {source!r}: name the document and its table"
-    if "date" in fact and not re.fullmatch(r"\d{4}-\d{2}(-\d{2})?", str(date)):
+    if "date" in fact and not re.fullmatch(r"[0-9]{4}(-[0-9]{2}){1,2}", str(date)):
         yield f"{place}.date", f"is {date!r}: write YYYY-MM or YYYY-MM-DD"
+
+
+def _plain(text: Any) -> bool:
+    return isinstance(text, str) and text.isprintable() and text.strip() == text != ""
 
 
 def _form(card: Mapping) -> _Notes:
     yield from _keys(card, _KEYS, "")
     for key in _KEYS[:4]:
-        if key in card and (not isinstance(card[key], str) or not card[key].strip()):
-            yield key, f"is {card[key]!r}: give a non-empty string"
+        if key in card and not _plain(card[key]):
+            text = "give a non-empty string, printable and without blanks around it"
+            yield key, f"is {card[key]!r}: {text}"
     aliases = card.get("aliases", [])
-    sound = isinstance(aliases, list | tuple) and all(isinstance(a, str) for a in aliases)
+    sound = isinstance(aliases, list | tuple) and all(_plain(a) for a in aliases)
     if not sound or [*aliases] != [*dict.fromkeys(a.strip().lower() for a in aliases)]:
-        yield "aliases", f"is {aliases!r}: give a list of strings, each once, in lower case"
+        yield (
+            "aliases",
+            f"is {aliases!r}: give a list of strings, each once, in lower case",
+        )
     facts = card.get("facts", {})
     if not isinstance(facts, Mapping):
         yield "facts", f"is {facts!r}: give a mapping from quantity to fact"
@@ -107,7 +116,7 @@ def _sense(card: Mapping) -> _Notes:
     name, form, power = card["name"], card["form_factor"], _si(card, "power_limit")
     if name.rsplit("-", 1)[-1] != form:
         yield "name", f"{name!r} does not end in form factor {form!r}: make them agree"
-    sizes, memory = re.findall(r"-(\d+)GB(?=-)", name), _si(card, "memory") / 1e9
+    sizes, memory = re.findall(r"-([1-9][0-9]*)GB(?=-)", name), _si(card, "memory") / 1e9
     if len(sizes) != 1 or abs(memory / float(sizes[0]) - 1) > 0.03:
         text = f"is {memory:.4g} GB, not as in the name {name!r}: make it CHIP-NNGB-{form}, ± 3 %"
         yield "facts.memory.value" if sizes else "name", text
@@ -132,10 +141,33 @@ def _sense(card: Mapping) -> _Notes:
             yield f"facts.{quantity}.fp8.value", f"{ratio:.3g} × bf16, not 2 ± 5 %: give both dense"
 
 
+def _sound(others: Sequence[Mapping]) -> list[Mapping]:
+    """Without those that have findings of their own."""
+    return [o for o in others if not any(f.severity == "error" for f in lint(o, origin=""))]
+
+
+def _numbers(card: Mapping) -> list[Any]:
+    """What an answer rests on: facts in SI units, rounded; None where the card has none."""
+    held = [
+        _si(card, quantity, dtype)
+        for quantity in QUANTITIES
+        for dtype in (DTYPES if quantity in _BY_DTYPE else ("",))
+    ]
+    labels = [card["architecture"], card["form_factor"]]
+    return labels + [None if np.isnan(number) else f"{number:.9g}" for number in held]
+
+
 def _neighbours(card: Mapping, others: Sequence[Mapping]) -> _Notes:
+    def squeezed(family: str) -> str:
+        return "".join(family.split()).casefold()
+
+    own = card["architecture"]
+    for family in sorted({other["architecture"] for other in others} - {own}):
+        if squeezed(family) == squeezed(own):
+            yield "architecture", f"is {own!r}, other cards have {family!r}: write it as they do"
     for other in others:
-        if any(finding.severity == "error" for finding in lint(other, origin="")):
-            continue  # it has its own findings
+        if other["name"] == card["name"]:
+            continue
         theirs = {label.lower() for label in (other["name"], *other["aliases"])}
         for label in sorted(theirs & {card["name"].lower(), *card["aliases"]}):
             place = "aliases" if label in card["aliases"] else "name"
@@ -144,6 +176,14 @@ def _neighbours(card: Mapping, others: Sequence[Mapping]) -> _Notes:
         for quantity in ("peak_bandwidth", "power_limit") if twin else ():
             if _si(card, quantity) >= _si(other, quantity):
                 yield f"facts.{quantity}.value", f"not below {other['name']}'s: use the PCIe column"
+
+
+def _doubts(card: Mapping, others: Sequence[Mapping]) -> _Notes:
+    if card["form_factor"] == "SXM" and _si(card, "power_limit") < 300:
+        yield "facts.power_limit.value", "is below 300 W: take the SXM column"
+    if any(o["name"] == card["name"] and _numbers(o) != _numbers(card) for o in others):
+        text = "is the name of a known card with other facts: correct them, or choose another name"
+        yield "name", f"{card['name']!r} {text}"
 
 
 def lint(card: Mapping, *, origin: str, others: Sequence[Mapping] = ()) -> list[Finding]:
@@ -160,7 +200,7 @@ def lint(card: Mapping, *, origin: str, others: Sequence[Mapping] = ()) -> list[
     origin : str
         Where the card came from, such as a file name; every message begins with it.
     others : sequence of Mapping
-        The other cards of the database, without this one: names must differ.
+        The cards of the database: aliases must differ, and one of the same name have these facts.
 
     Examples
     --------
@@ -171,9 +211,9 @@ def lint(card: Mapping, *, origin: str, others: Sequence[Mapping] = ()) -> list[
         return [Finding("error", "", f"{origin}: is {card!r}: give a mapping, as in a card's JSON")]
     errors = [*_form(card)]
     if sound := not errors:
+        others = _sound(others)
         errors = [*_sense(card), *_neighbours(card, others)]
-    weak = sound and card["form_factor"] == "SXM" and _si(card, "power_limit") < 300
-    warnings = [("facts.power_limit.value", "is below 300 W: take the SXM column")] if weak else []
+    warnings = [*_doubts(card, others)] if sound else []
     told = [Finding("error", at, f"{origin}: {at}: {text}") for at, text in errors]
     return told + [Finding("warning", at, f"{origin}: {at}: {text}") for at, text in warnings]
 

@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from m2bayes.database import Database, Model, Posterior, labelled
-from m2bayes.errors import DataError, RecordError
+from m2bayes.errors import DataError, RecordError, UnknownNameError
 from m2bayes.measurements import checked, clock_readings, content_hash, runs_by_cell
 from m2bayes.residuals import residuals
 
@@ -54,20 +54,22 @@ class Inputs:
         more = held.iloc[:0] if shapes is None else checked(database.table(shapes), origin=shapes)
         readings = None if clock is None else database.table(clock)
         skus = sorted(held["sku"].unique())
+        _check_names(database, skus, times)
+        _check_names(database, sorted(more["sku"].unique()), str(shapes))
         stray = sorted(set(more["sku"]) - set(skus))
         if stray:
             raise DataError(f"{shapes}: {stray[0]} is not in {times}; leave its rows out")
-        for sku in skus:
-            full = str(database.sku_card(sku)[0]["name"])
-            if full != sku:
-                raise DataError(f"{times}: column sku: {sku} is an alias; write {full}")
+        sheets = database.datasheets(skus, dtype=dtype)
+        if clock is not None and readings is not None:
+            clock_readings(readings, sheets, origin=clock)
+            _check_names(database, sorted(set(readings["sku"].astype(str))), clock)
         tables = {"times": (times, held), "clock": (clock, readings), "shapes": (shapes, more)}
         sources = [
             {"role": role, "name": _stem(database, name), "sha256": content_hash(table)}
             for role, (name, table) in tables.items()
             if name is not None and table is not None
         ]
-        return cls(held, more, readings, database.datasheets(skus, dtype=dtype), sources)
+        return cls(held, more, readings, sheets, sources)
 
     @classmethod
     def recorded(cls, database: Database, record: Posterior) -> Inputs:
@@ -131,6 +133,21 @@ class Inputs:
         together = pd.concat([self.times, self.shapes], ignore_index=True)
         cells = runs_by_cell(checked(together, origin="shapes"), skus=self.skus)
         return residuals(labelled(draws, card, name="", dtype=""), cells, self.datasheets)
+
+
+def _check_names(database: Database, names: list[str], origin: str) -> None:
+    """Refuse what is no full name of a SKU of the database; a path, too, is no name."""
+    known = database.skus()
+    for name in names:
+        try:
+            if name.strip().lower().endswith(".json"):
+                raise UnknownNameError("SKU", name, known)
+            full = str(database.sku_card(name)[0]["name"])
+        except UnknownNameError as unknown:
+            raise DataError(f"{origin}: column sku: {unknown}") from None
+        if full != name:
+            what = "has blanks around it" if full == name.strip() else "is an alias"
+            raise DataError(f"{origin}: column sku: {name!r} {what}; write {full}")
 
 
 def _stem(database: Database, name: str) -> str:

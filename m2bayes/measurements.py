@@ -13,6 +13,7 @@ from m2bayes.errors import DataError, UnknownNameError
 
 COLUMNS = ("sku", "backend", "version", "M", "N", "K", "op_time")
 SIZES = ("M", "N", "K")
+LARGEST = 10**7  # [1] side of a matrix product
 FLOOR, CEILING = 1e-7, 1e3  # [s] no kernel launch is faster, no kernel in these tables slower
 
 
@@ -52,6 +53,7 @@ def checked(table: pd.DataFrame, *, origin: str) -> pd.DataFrame:
     for name in SIZES:
         _refuse(table, name, table[name] < 1, origin, "at least 1")
         _refuse(table, name, table[name] % 1 != 0, origin, "a whole number")
+        _refuse(table, name, table[name] > LARGEST, origin, f"at most {LARGEST:,}")
     _refuse(table, "op_time", table["op_time"] <= 0, origin, "a time above zero, in seconds")
     absurd = ~table["op_time"].between(FLOOR, CEILING)
     _refuse(
@@ -60,6 +62,9 @@ def checked(table: pd.DataFrame, *, origin: str) -> pd.DataFrame:
     for name in ("sku", "backend", "version"):
         _refuse(table, name, table[name].isna(), origin, "a name")
         table[name] = table[name].astype(str)
+        _refuse(table, name, table[name].str.strip() == "", origin, "a name")
+    nobody = table["backend"] == "any"
+    _refuse(table, "backend", nobody, origin, "the name of a build: 'any' means an unknown one")
     return table.sort_values(list(COLUMNS), ignore_index=True)
 
 
@@ -145,13 +150,13 @@ def clock_readings(table: pd.DataFrame, datasheets: xr.Dataset, *, origin: str) 
     Raises
     ------
     DataError
-        If a column is missing or a clock is not above zero.
+        If a column is missing, or names the row whose number is none above zero or lacking.
     """
     needed = ("sku", *SIZES, "power_limit", "sustained_clock", "half_width")
     missing = [c for c in needed if c not in table.columns]
     if missing:
         raise DataError(f"{origin}: no column {', '.join(missing)}; needed are {', '.join(needed)}")
-    _refuse(table, "sustained_clock", ~(table["sustained_clock"] > 0), origin, "a clock above zero")
+    table = _telemetry(table[list(needed)].copy(), origin)
     loaded = table[table["M"].notna() & table["sku"].isin(datasheets["sku"].values)]
     clocks = loaded["sustained_clock"].to_numpy()
     boost = datasheets["boost_clock"].sel(sku=loaded["sku"].to_numpy()).values
@@ -170,3 +175,27 @@ def clock_readings(table: pd.DataFrame, datasheets: xr.Dataset, *, origin: str) 
         },
         coords={"sku": ("reading", loaded["sku"].to_numpy().astype(str))},
     )
+
+
+def _telemetry(table: pd.DataFrame, origin: str) -> pd.DataFrame:
+    """Refuse the first row that is neither a reading under a load nor a step of a sweep."""
+    if table.empty:
+        raise DataError(f"{origin}: the table holds no row; give at least one reading")
+    _refuse(table, "sku", table["sku"].isna(), origin, "a name")
+    table["sku"] = table["sku"].astype(str)
+    given = table[list(SIZES)].notna()
+    loaded = given.any(axis=1)
+    needed = {"sustained_clock": loaded | True, "half_width": loaded, "power_limit": ~loaded}
+    wanted = {
+        "sustained_clock": "a clock above zero",
+        "half_width": "a half width above zero, in Hz",
+        "power_limit": "a power above zero, in W; give it, or the M, N, K of a load",
+    }
+    for name in SIZES:
+        _refuse(table, name, loaded & ~given[name], origin, "a size: give all of M, N, K or none")
+    for name in (*SIZES, *needed):
+        number = pd.to_numeric(table[name], errors="coerce").astype(float)
+        bad = ~(number > 0) | np.isinf(number)
+        _refuse(table, name, bad & needed.get(name, loaded), origin, wanted.get(name, "a size"))
+        table[name] = number
+    return table

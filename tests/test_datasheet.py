@@ -129,7 +129,18 @@ MISTAKES = [
     ("A100-80GB-SXM", "name", "A100-80GB-PCIe", "form factor 'SXM'"),
     ("A100-80GB-SXM", "name", "A100-SXM", "CHIP-NNGB-SXM"),
     ("H100-80GB-PCIe", "facts.power_limit.value", 700, "PCIe allows 600"),
+    ("A100-80GB-SXM", "name", "A100-0GB-SXM", "CHIP-NNGB-SXM"),
+    ("A100-80GB-SXM", "name", "A100-080GB-SXM", "CHIP-NNGB-SXM"),
+    ("A100-80GB-SXM", "name", "A100-٨٠GB-SXM", "CHIP-NNGB-SXM"),
     # keys, types, provenance
+    *(
+        ("A100-80GB-SXM", key, value, "printable and without blanks around it")
+        for key in ("name", "vendor", "architecture")
+        for value in (" Ampere", "Ampere\n", "Am\x00pere", "Am\x1b[31mpere", "Am\ud800pere")
+    ),
+    ("H100-80GB-SXM", "aliases", ["h\x1b100"], "list of strings"),
+    ("H100-80GB-SXM", "facts.l2.emp\nirical", 1.0, "no known key"),
+    ("H100-80GB-SXM", "facts.l2.date", "٢٠٢٢-٠١", "YYYY-MM"),
     ("H100-80GB-SXM", "vendor", "", "non-empty string"),
     ("H100-80GB-SXM", "aliases", "h100", "list of strings"),
     ("H100-80GB-SXM", "aliases", ["H100"], "in lower case"),
@@ -208,9 +219,28 @@ def test_an_alias_that_could_mean_two_cards_is_refused(alias):
     assert [(f.place, repr(alias) in f.message) for f in found] == [("aliases", True)]
 
 
-def test_a_name_borne_twice_is_refused():
-    found = errors(CARDS["L4-24GB-PCIe"], [{**CARDS["L4-24GB-PCIe"], "aliases": []}])
-    assert [f.place for f in found] == ["name"]
+def test_a_name_that_differs_by_case_only_is_refused():
+    card = CARDS["L4-24GB-PCIe"]
+    other = {**card, "name": "l4-24GB-PCIe", "aliases": []}
+    assert [f.place for f in errors(card, [other])] == ["name"]
+
+
+def test_a_known_name_with_other_facts_is_told_and_with_the_same_facts_not():
+    card = changed("H100-80GB-SXM", "facts.l2.value", 60)
+    found = lint(card, origin="card.json", others=CARDS.values())
+    assert [(f.severity, f.place) for f in found] == [("warning", "name")]
+    assert "'H100-80GB-SXM' is the name of a known card with other facts" in found[0].message
+    for name, shipped in CARDS.items():
+        assert lint({**shipped, "aliases": []}, origin=name, others=CARDS.values()) == []
+
+
+@pytest.mark.parametrize("family", ["hopper", "HOPPER", "Hop per"])
+def test_an_architecture_that_differs_by_case_or_blanks_is_refused(family):
+    """It would be an architecture of its own, that nobody measured."""
+    card = changed("H100-80GB-SXM", "architecture", family)
+    found = errors(card, others_of("H100-80GB-SXM"))
+    assert [f.place for f in found] == ["architecture"]
+    assert "other cards have 'Hopper': write it as they do" in found[0].message
 
 
 def test_an_unsound_neighbour_does_not_hide_behind_or_break_a_sound_card():

@@ -69,8 +69,37 @@ def test_an_alias_in_a_table_is_refused_with_the_full_name(small_database, input
     """The posterior would hold a SKU that no answer ever asks for."""
     path = tmp_path / "mine.csv"
     inputs.times.replace({"sku": {H100: "h100"}}).to_csv(path, index=False)
-    with pytest.raises(DataError, match=f"column sku: h100 is an alias; write {H100}"):
+    with pytest.raises(DataError, match=f"column sku: 'h100' is an alias; write {H100}"):
         Inputs.read(small_database, str(path), None, None, "bf16")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (f"{H100} ", f"column sku: '{H100} ' has blanks around it; write {H100}"),
+        ("h1000", "column sku: unknown SKU 'h1000'; did you mean h100"),
+        ("data/datasheets/H100-80GB-SXM.json", "column sku: unknown SKU 'data/datasheets/H100"),
+    ],
+)
+@pytest.mark.parametrize("role", ["times", "clock", "shapes"])
+def test_a_sku_of_a_table_is_a_full_name_of_the_database(
+    small_database, inputs, tmp_path, role, case
+):
+    """A path, too: a table must not choose what is opened."""
+    name, complaint = case
+    tables = {"times": "gemm_bf16", "clock": "clock_sustained", "shapes": "gemm_bf16_dense"}
+    path = tmp_path / "mine.csv"
+    getattr(inputs, role).replace({"sku": {H100: name}}).to_csv(path, index=False)
+    with pytest.raises(DataError) as caught:
+        Inputs.read(small_database, *(tables | {role: str(path)}).values(), "bf16")
+    assert str(caught.value).startswith(f"{path}: {complaint}")
+
+
+def test_telemetry_is_checked_when_it_is_read(small_database, inputs, tmp_path):
+    path = tmp_path / "mine.csv"
+    inputs.clock.assign(half_width=0.0).to_csv(path, index=False)
+    with pytest.raises(DataError, match=r"mine\.csv: row 1, column half_width: 0\.0 is not"):
+        Inputs.read(small_database, "gemm_bf16", str(path), None, "bf16")
 
 
 def test_names_of_nothing_are_refused(small_database):

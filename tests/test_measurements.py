@@ -63,6 +63,11 @@ MISTAKES = [
     ("N", np.inf, "inf is not a finite number"),
     ("K", 0.5, "0.5 is not at least 1"),
     ("K", 256.25, "256.25 is not a whole number"),
+    ("M", 10**7 + 1, "10000001.0 is not at most 10,000,000"),
+    ("N", 1e300, "1e+300 is not at most 10,000,000"),
+    ("backend", "any", "any is not the name of a build: 'any' means an unknown one"),
+    ("backend", "", " is not a name"),
+    ("sku", "  ", "   is not a name"),
     ("sku", None, "None is not a name"),
     ("sku", np.nan, "nan is not a name"),
     ("backend", np.nan, "nan is not a name"),
@@ -235,3 +240,42 @@ def test_a_clock_that_is_none_is_refused(database, clock):
     spoilt.loc[1, "sustained_clock"] = clock
     message = refusal(clock_readings, spoilt, database.datasheets(["h100"]), origin="mine.csv")
     assert message == f"mine.csv: row 2, column sustained_clock: {clock} is not a clock above zero"
+
+
+TELEMETRY = [
+    ("M", 0, "0 is not a size"),
+    ("N", "wide", "wide is not a size"),
+    ("K", np.inf, "inf is not a size"),
+    ("K", np.nan, "nan is not a size: give all of M, N, K or none"),
+    ("sustained_clock", "fast", "fast is not a clock above zero"),
+    ("sustained_clock", np.inf, "inf is not a clock above zero"),
+    ("half_width", 0, "0 is not a half width above zero, in Hz"),
+    ("half_width", -1e6, "-1000000.0 is not a half width above zero, in Hz"),
+    ("half_width", np.nan, "nan is not a half width above zero, in Hz"),
+    ("half_width", "narrow", "narrow is not a half width above zero, in Hz"),
+    ("sku", np.nan, "nan is not a name"),
+]
+
+
+@pytest.mark.parametrize(("column", "value", "complaint"), TELEMETRY)
+def test_a_bad_reading_is_named_with_its_row_and_column(database, column, value, complaint):
+    spoilt = database.table("clock_sustained").astype(object)
+    spoilt.loc[2, column] = value
+    message = refusal(clock_readings, spoilt, database.datasheets(["h100"]), origin="mine.csv")
+    assert message == f"mine.csv: row 3, column {column}: {complaint}"
+
+
+@pytest.mark.parametrize("limit", [np.nan, 0, "all"])
+def test_a_step_of_a_sweep_needs_its_power_limit(database, limit):
+    spoilt = database.table("clock_sustained").astype(object)
+    at = int(np.flatnonzero(spoilt["M"].isna())[0])
+    spoilt.loc[at, "power_limit"] = limit
+    message = refusal(clock_readings, spoilt, database.datasheets(["h100"]), origin="mine.csv")
+    complaint = f"{limit} is not a power above zero, in W; give it, or the M, N, K of a load"
+    assert message == f"mine.csv: row {at + 1}, column power_limit: {complaint}"
+
+
+def test_telemetry_without_a_row_is_refused(database):
+    none = database.table("clock_sustained").iloc[:0]
+    message = refusal(clock_readings, none, database.datasheets(["h100"]), origin="mine.csv")
+    assert message == "mine.csv: the table holds no row; give at least one reading"
