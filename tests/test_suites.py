@@ -3,15 +3,16 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from threadpoolctl import threadpool_limits
 
 from m2bayes import suites
-from m2bayes.errors import UnknownNameError
+from m2bayes.errors import DataError, UnknownNameError
 from m2bayes.leaveout import LeftOut
 from m2bayes.measurements import checked, runs_by_cell
-from m2bayes.suites import NAMES, Setting, _grid, clock, flips, ranking, rivals, run
+from m2bayes.suites import NAMES, Setting, _grid, clock, flips, fresh, ranking, rivals, run
 
 SKUS = ["A100-80GB-SXM", "H100-80GB-SXM", "H200-141GB-SXM"]
 NAME = "gemm_bf16-hier_gemm"
@@ -307,3 +308,43 @@ def test_a_ceiling_of_times_at_one_share_is_that_share(train, small_database):
     made = train.assign(op_time=train["op_time"] * 0 + xr.DataArray(time, dims="cell"))
     found = rivals.ceilings(made, made, sheets)
     np.testing.assert_allclose(found, np.maximum(compute / 0.7, memory / 0.8), rtol=1e-12)
+
+
+# --- outside tables --------------------------------------------------------------------------
+
+PROFILE = dict.fromkeys(fresh.SIZES, 8) | {
+    f"time_stats.{op}.median": 0.1 for op in fresh.PROJECTIONS
+}
+
+
+def test_a_profile_with_all_its_columns_becomes_four_projections(tmp_path):
+    pd.DataFrame([PROFILE]).to_csv(tmp_path / "mlp.csv", index=False)
+    rows = fresh.projections(fresh.profile(tmp_path / "mlp.csv"))
+    assert sorted(rows["op"]) == sorted(fresh.PROJECTIONS)
+
+
+@pytest.mark.parametrize("column", PROFILE)
+def test_a_profile_without_a_column_is_refused_with_its_name(tmp_path, column):
+    file = tmp_path / "mlp.csv"
+    pd.DataFrame([PROFILE]).drop(columns=column).to_csv(file, index=False)
+    with pytest.raises(DataError) as caught:
+        fresh.profile(file)
+    remedy = "fetch microsoft/vidur's profile tables"
+    assert str(caught.value) == f"{file}: no column {column}; {remedy}"
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "not a CSV table: No columns to parse from file"),
+        (b"\xff\xfe", "not a CSV table: "),
+        (",".join(PROFILE).encode(), "no row under column num_tokens"),
+        (",".join(PROFILE).encode() + b"\n" + b"x," * 10 + b"x", "column num_tokens holds no num"),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused(tmp_path, content, complaint):
+    (tmp_path / "mlp.csv").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        fresh.profile(tmp_path / "mlp.csv")
+    assert str(caught.value).startswith(f"{tmp_path / 'mlp.csv'}: {complaint}")
+    assert "\n" not in str(caught.value)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 DATA: tuple[str, ...] = ()
 VARIABLE, ALIAS = "M2BAYES_EXTERNAL_DATA", "a40"
+PROJECTIONS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")
+WIDTHS = ("n_embd", "n_head", "n_kv_head", "n_expanded_embd")
+SIZES = ("num_tokens", "num_tensor_parallel_workers", *WIDTHS, "use_gated_mlp")
 TABLES = ("Llama-2-7b-hf", "Llama-2-70b-hf")
 
 
@@ -48,10 +51,7 @@ def run(setting: Setting) -> dict[str, Any]:
     if not folder:
         raise DataError(f"suite fresh reads Vidur's tables: set {VARIABLE} to the folder of vidur/")
     files = [Path(folder) / "vidur" / ALIAS / "meta-llama" / t / "mlp.csv" for t in TABLES]
-    for file in files:
-        if not file.is_file():
-            raise DataError(f"{file}: no such file; fetch microsoft/vidur's profile tables")
-    table = pd.concat([projections(pd.read_csv(file)) for file in files], ignore_index=True)
+    table = pd.concat([projections(profile(file)) for file in files], ignore_index=True)
     database = setting.database
     inputs = Inputs.recorded(database, database.posterior(setting.posterior))
     sheets = database.datasheets([*inputs.skus, ALIAS])
@@ -84,6 +84,26 @@ def run(setting: Setting) -> dict[str, Any]:
     return out | {"files": {file.parent.name: sha256(file)[:12] for file in files}}
 
 
+def profile(file: Path) -> pd.DataFrame:
+    """One of Vidur's tables, checked for the columns that `projections` reads, times [ms]."""
+    remedy = "fetch microsoft/vidur's profile tables"
+    if not os.path.isfile(file):
+        raise DataError(f"{file}: no such file; {remedy}")
+    try:
+        table = pd.read_csv(file, compression=None)
+    except (OSError, ValueError) as fault:
+        text = " ".join(str(fault).split())
+        raise DataError(f"{file}: not a CSV table: {text}; {remedy}") from None
+    for name in (*SIZES, *(f"time_stats.{op}.median" for op in PROJECTIONS)):
+        if name not in table.columns:
+            raise DataError(f"{file}: no column {name}; {remedy}")
+        if table.empty:
+            raise DataError(f"{file}: no row under column {name}; {remedy}")
+        if not pd.api.types.is_numeric_dtype(table[name]):
+            raise DataError(f"{file}: column {name} holds no numbers; {remedy}")
+    return table
+
+
 def projections(table: pd.DataFrame) -> pd.DataFrame:
     """Tidy rows of the four projections: ``op``, ``M``, ``N``, ``K`` [1], ``op_time`` [s].
 
@@ -94,12 +114,8 @@ def projections(table: pd.DataFrame) -> pd.DataFrame:
     qkv = (table["n_head"] + 2 * table["n_kv_head"]) * head // tp
     inner = table["n_expanded_embd"] // tp
     gate = np.where(table["use_gated_mlp"], 2, 1)
-    shapes = {
-        "attn_pre_proj": (qkv, width),
-        "attn_post_proj": (width, width // tp),
-        "mlp_up_proj": (gate * inner, width),
-        "mlp_down_proj": (width, inner),
-    }
+    sides = ((qkv, width), (width, width // tp), (gate * inner, width), (width, inner))
+    shapes = dict(zip(PROJECTIONS, sides, strict=True))
     parts = [
         pd.DataFrame(
             {
