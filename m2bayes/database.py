@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import tomllib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -250,7 +251,12 @@ class Database:
             )
         try:
             head = pd.read_csv(path, compression=None, header=None, nrows=1, dtype=str).iloc[0]
-            table = pd.read_csv(path, compression=None)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pd.errors.ParserWarning)
+                table = pd.read_csv(path, compression=None, index_col=False)
+        except pd.errors.ParserWarning:
+            text = "its rows have more cells than its header; name every column"
+            raise DataError(f"{shown(name)}: {text}") from None
         except UnicodeDecodeError:
             text = "no text in UTF-8; unpack or convert it"
             raise DataError(f"{shown(name)}: not a CSV table: {text}") from None
@@ -259,8 +265,6 @@ class Database:
         twice = head[head.str.strip().duplicated() & head.notna()]
         if len(twice):
             raise DataError(f"{shown(name)}: two columns named {twice.iloc[0]!r}; keep one")
-        if not isinstance(table.index, pd.RangeIndex):
-            raise DataError(f"{shown(name)}: its rows have more cells than its header; name each")
         return table
 
     def posterior(self, name: str) -> Posterior:

@@ -47,7 +47,7 @@ def checked(table: pd.DataFrame, *, origin: str) -> pd.DataFrame:
         raise DataError(f"{origin}: the table holds no row; give at least one measurement")
     table = table[list(COLUMNS)].copy()
     for name in (*SIZES, "op_time"):
-        number = pd.to_numeric(table[name], errors="coerce").astype(float)
+        number = _numbers(table[name])
         _refuse(table, name, number.isna() | np.isinf(number), origin, "a finite number")
         table[name] = number
     for name in SIZES:
@@ -63,7 +63,7 @@ def checked(table: pd.DataFrame, *, origin: str) -> pd.DataFrame:
         _refuse(table, name, table[name].isna(), origin, "a name")
         table[name] = table[name].astype(str)
         _refuse(table, name, table[name].str.strip() == "", origin, "a name")
-    nobody = table["backend"] == "any"
+    nobody = table["backend"].str.strip() == "any"
     _refuse(table, "backend", nobody, origin, "the name of a build: 'any' means an unknown one")
     return table.sort_values(list(COLUMNS), ignore_index=True)
 
@@ -74,12 +74,19 @@ def content_hash(table: pd.DataFrame) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
+def _numbers(column: pd.Series) -> pd.Series:
+    """Cells as numbers, NaN where they are none; what no double can hold is infinite."""
+    whole = column.map(lambda cell: isinstance(cell, int) and abs(cell) > 1e300)
+    return pd.to_numeric(column.mask(whole, np.inf), errors="coerce").astype(float)
+
+
 def _refuse(table: pd.DataFrame, name: str, bad: pd.Series, origin: str, wanted: str) -> None:
     """Raise for the first row where `bad` holds."""
     if bad.any():
         at = int(np.flatnonzero(bad.to_numpy())[0])
-        given = table[name].iloc[at]
-        raise DataError(f"{origin}: row {at + 1}, column {name}: {given!s} is not {wanted}")
+        given = str(table[name].iloc[at])[:60]
+        given = given if given.isprintable() else ascii(given)
+        raise DataError(f"{origin}: row {at + 1}, column {name}: {given} is not {wanted}")
 
 
 def runs_by_cell(table: pd.DataFrame, *, skus: Sequence[str]) -> xr.Dataset:
@@ -194,7 +201,7 @@ def _telemetry(table: pd.DataFrame, origin: str) -> pd.DataFrame:
     for name in SIZES:
         _refuse(table, name, loaded & ~given[name], origin, "a size: give all of M, N, K or none")
     for name in (*SIZES, *needed):
-        number = pd.to_numeric(table[name], errors="coerce").astype(float)
+        number = _numbers(table[name])
         bad = ~(number > 0) | np.isinf(number)
         _refuse(table, name, bad & needed.get(name, loaded), origin, wanted.get(name, "a size"))
         table[name] = number

@@ -282,10 +282,11 @@ def test_a_table_with_two_columns_of_one_name_is_refused(database, tmp_path, hea
     assert "two columns named 'M" in message
 
 
-def test_a_table_whose_rows_are_longer_than_its_header_is_refused(database, tmp_path):
-    (tmp_path / "mine.csv").write_text("M,N\n1,2,3\n")
+@pytest.mark.parametrize("first", [0, 1, 7])
+def test_a_table_whose_rows_are_longer_than_its_header_is_refused(database, tmp_path, first):
+    (tmp_path / "mine.csv").write_text(f"M,N\n{first},2,3\n4,5\n")
     message = refusal(DataError, database.table, str(tmp_path / "mine.csv"))
-    assert message.endswith("its rows have more cells than its header; name each")
+    assert message.endswith("its rows have more cells than its header; name every column")
 
 
 def test_a_table_that_is_not_there_is_refused(database, tmp_path):
