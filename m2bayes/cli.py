@@ -47,6 +47,16 @@ class Version(argparse.Action):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command: exit code 0 done, 2 bad input, 3 nothing fits, 1 a fault of ours."""
     _streams()
+    try:
+        return _run(argv)
+    finally:
+        try:
+            sys.stderr.flush()
+        except OSError:  # nobody reads the complaints; the exit code stands
+            _drop(sys.stderr)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     args = argparse.Namespace(command="")
     try:
         try:
@@ -55,13 +65,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader went away, as head does
-        _drop_output()
+        _drop(sys.stdout)
         return 0
     except KeyboardInterrupt:
         return _fail(args, "interrupted", 130)
     except OSError as error:
         if error.filename is None:
-            _drop_output()
+            _drop(sys.stdout)
             return _fail(args, f"cannot write the result: {error.strerror or error}", 2)
         place = os.fsdecode(error.filename)
         return _fail(args, f"{place}: {error.strerror or error}; name another file or folder", 2)
@@ -95,10 +105,10 @@ def _streams() -> None:
             getattr(sys, name).reconfigure(errors="backslashreplace")
 
 
-def _drop_output() -> None:
+def _drop(stream: Any) -> None:
     """Let what is still to be printed go nowhere, so that it fails no second time."""
     with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fail(args: argparse.Namespace, message: object, code: int) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from m2bayes._files import read_json
 from m2bayes.answer import Question
 from m2bayes.contraction import factor_rows
 from m2bayes.database import Database
-from m2bayes.errors import UnknownNameError
+from m2bayes.errors import RecordError, UnknownNameError
 
 RANK_COLUMNS = [
     "workload",
@@ -289,6 +291,8 @@ def found(database: Database, name: str) -> dict[str, Any]:
         return {"model": dataclasses.asdict(database.model(name))}
     if name in database.data():
         return {"data": dataclasses.asdict(database.data_record(name))}
+    if name.lower().endswith(".json"):
+        return _found_file(database, name)
     try:
         return {"LLM": dataclasses.asdict(database.llm(name))}
     except UnknownNameError:
@@ -298,6 +302,18 @@ def found(database: Database, name: str) -> dict[str, Any]:
     except UnknownNameError:
         kinds = (database.posteriors, database.models, database.data, database.llms, database.skus)
         raise UnknownNameError("name", name, [n for kind in kinds for n in kind()]) from None
+
+
+def _found_file(database: Database, path: str) -> dict[str, Any]:
+    """Content of a file: a posterior's record, a datasheet, or an LLM's config.json."""
+    content = read_json(Path(path), RecordError)
+    if "fingerprint" in content:
+        record = dataclasses.asdict(database.posterior(path))
+        return {"posterior": record, "factors": factors(database, path)}
+    if "facts" in content:
+        database.datasheets([path])  # refuses a card that is wrong
+        return {"SKU": content}
+    return {"LLM": dataclasses.asdict(database.llm(path))}
 
 
 def factors(database: Database, name: str) -> list[dict[str, Any]]:

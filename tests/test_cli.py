@@ -10,6 +10,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from m2bayes import cli, errors
+from m2bayes import cli, errors, suites
 from m2bayes.database import Database
 from m2bayes.errors import DatasheetError
 
@@ -244,6 +245,44 @@ def test_results_that_could_not_be_written_are_not_begun(tmp_path, argv):
     (tmp_path / "file").write_text("")
     message = refusal(run(*argv, "--quiet", "--out", str(tmp_path / "file")))
     assert "not a folder that can be written" in message
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (("fit", "--model", "hier_gem", "--data", "gemm_bf16"), "hier_gemm?"),
+        (("fit", "--model", "const_ceiling", "--data", "gem_bf16"), "gemm_bf16"),
+        (("evaluate", "gemm-cell"), "did you mean gemm-cells?"),
+        (("evaluate", "eta", "eta"), "suite eta is given twice; name each once"),
+    ],
+)
+def test_no_folder_is_made_for_what_is_refused(tmp_path, argv, complaint):
+    """Nor is a line of progress printed before the refusal."""
+    assert complaint in refusal(run(*argv, "--out", str(tmp_path / "new" / "folder")))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [("fit", "--model", "const_ceiling", "--data", "gemm_bf16"), ("evaluate", "gemm-cells")],
+)
+def test_a_folder_that_was_made_for_nothing_is_taken_away(tmp_path, monkeypatch, argv):
+    def failing(*args, **kwargs):
+        raise errors.ConvergenceError("chains disagree; fit again")
+
+    monkeypatch.setattr("m2bayes.posterior.sample", failing)
+    monkeypatch.setattr("m2bayes.suites.run", failing)
+    out = str(tmp_path / "new" / "folder")
+    assert "chains disagree" in refusal(run.__wrapped__(*argv, "--quiet", "--out", out))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_suite_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("m2bayes.suites.run", lambda name, setting: {"suite": name})
+    (tmp_path / "eta.json").mkdir()
+    message = refusal(run.__wrapped__("evaluate", "eta", "--out", str(tmp_path)))
+    assert "eta.json: cannot be written" in message
+    assert [p.name for p in tmp_path.iterdir()] == ["eta.json"]
 
 
 def test_telemetry_for_a_model_that_takes_none_is_refused(tmp_path):
@@ -603,6 +642,12 @@ def test_noise_and_mass_change_the_interval():
     assert "--noise -1: give 0 to 1000 runs" in refusal(asked("predict", "--noise", "-1"))
 
 
+def test_the_mass_is_not_rounded_in_the_title():
+    for command in ("rank", "predict"):
+        assert " 99.9 % interval " in asked(command, "--mass", "0.999")[1]
+        assert " 90 % interval " in asked(command)[1]
+
+
 def test_all_stored_draws_are_used_unless_told_otherwise():
     held = DATABASE.posterior(cli.POSTERIOR).inference
     assert answered(draws=())["draws"] == held["chains"] * held["draws"]
@@ -813,6 +858,22 @@ def test_lint_reports_errors_with_code_two_and_warnings_with_zero(write):
     assert "'h100' is borne by H100-80GB-SXM too" in out
 
 
+def test_lint_knows_a_file_from_another_card_of_its_name(write):
+    """A file is compared with every card but itself, and with the other files that are given."""
+    (shipped_card,) = shipped("H100-80GB-SXM")
+    assert run("lint", shipped_card, shipped_card)[1] == "1 datasheet, nothing to report\n"
+    changed = card() | {"name": "H101-80GB-SXM", "aliases": ["h101"]}
+    mine = write("mine.json", changed)
+    assert run("lint", mine)[:2] == (0, "1 datasheet, nothing to report\n")
+    other = write("other.json", changed | {"name": "H102-80GB-SXM"})
+    code, out, _ = run("lint", mine, other)
+    assert code == 2
+    assert f"error: {mine}: aliases: 'h101' is borne by H102-80GB-SXM too" in out
+    assert f"error: {other}: aliases: 'h101' is borne by H101-80GB-SXM too" in out
+    same_name = write("same.json", card(power_limit={"value": 690}))
+    assert "H100-80GB-SXM" in run("lint", same_name)[1]
+
+
 NAMES = {
     "skus": DATABASE.skus,
     "llms": DATABASE.llms,
@@ -860,6 +921,18 @@ def test_show_takes_aliases_and_shows_factors_with_their_units():
     assert "contraction" in text
 
 
+def test_show_takes_the_path_of_a_file(write):
+    folder = DATABASE.root / "posteriors"
+    for name, path in (
+        ("h100", write("mine.json", card())),
+        ("gemm_bf16-const_ceiling", str(folder / "gemm_bf16-const_ceiling.json")),
+    ):
+        assert run("show", path) == run("show", name)
+    assert "peak_bandwidth: is missing" in refusal(
+        run("show", write("bad.json", card(peak_bandwidth=None)))
+    )
+
+
 @pytest.mark.slow
 def test_check_verifies_and_scores_a_stored_posterior():
     code, out, err = run("check", "--json", "--quiet", cli.POSTERIOR)
@@ -894,6 +967,49 @@ def test_help_describes_every_command():
     done = process("--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert all(name in done.stdout for name in ("rank", "predict", "fit", "check", "evaluate"))
+
+
+def test_help_of_evaluate_names_the_suites_and_how_long_they_take():
+    code, out, _ = run("evaluate", "--help")
+    assert code == 0
+    assert "minutes" in out
+    assert all(name in out for name in suites.NAMES)
+
+
+def test_the_version_goes_to_standard_output():
+    assert run("--version") == (0, f"m2bayes {version('m2bayes')}\n", "")
+
+
+def shell(command, **environment):
+    return subprocess.run(
+        command, shell=True, executable="/bin/bash", capture_output=True, text=True, check=False,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"} | environment,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("buffering", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "not"])
+@pytest.mark.parametrize("argv", ["--help", "--version", "list skus", "list skus --json"])
+def test_a_result_that_cannot_be_printed_is_told(argv, buffering):
+    done = shell(f"{PROGRAM} {argv} > /dev/full", **buffering)
+    message = refusal((done.returncode, done.stdout, done.stderr))
+    assert "cannot write the result: No space left on device" in message
+
+
+def test_streams_that_are_closed_are_no_fault():
+    done = shell(f"{PROGRAM} list skus >&-")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    for closing in ("2>&-", "2>/dev/full"):
+        done = shell(f"{PROGRAM} show h1000 {closing}")
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+@pytest.mark.parametrize("argv", ["rank --help", f"rank {' '.join((*LLM, *SKUS, *STEP, *FEW))}"])
+def test_a_terminal_without_unicode_gets_escapes(argv):
+    done = shell(f"{PROGRAM} {argv}", PYTHONIOENCODING="ascii:strict")
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert done.stdout.isascii()
+    assert "\\x" in done.stdout or "\\u" in done.stdout
 
 
 def test_a_reader_that_goes_away_is_no_error():

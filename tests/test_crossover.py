@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from m2bayes import crossover
+from m2bayes import crossover, tables
 from m2bayes.answer import Question, answers, ranked, step_times
 from m2bayes.workload import parse_workload
 
@@ -100,3 +100,23 @@ def test_a_draw_without_a_crossover_counts_at_the_far_end(question, monkeypatch)
     monkeypatch.setattr(crossover, "step_times", crossing_at(1e9))
     (found,) = crossover.crossovers(question, results("H200-141GB-SXM", "H100-80GB-SXM", None))
     assert (found["p_between"], found["median"]) == (0.0, 256.0)
+    assert found["interval"]["censored"] == ["high"]
+
+
+@pytest.mark.parametrize(
+    ("size", "censored", "told"),
+    [
+        (100, [], "crossover at batch 128 (90 % interval 128 to 128) with probability 1.00: "),
+        (1e9, ["high"], "(90 % interval 256 to 256 or more) with probability 0.00: "),
+        (0.5, ["low"], "(90 % interval 1 or less to 1) with probability 1.00: "),
+    ],
+)
+def test_an_interval_that_ends_with_the_sizes_tried_says_so(
+    question, monkeypatch, size, censored, told
+):
+    monkeypatch.setattr(crossover, "step_times", crossing_at(size))
+    found = crossover.crossovers(question, results("H200-141GB-SXM", "H100-80GB-SXM", None))
+    assert found[0]["interval"]["censored"] == censored
+    line = tables.crossings(found)
+    assert told in line
+    assert line.endswith(": H200-141GB-SXM before, H100-80GB-SXM after")

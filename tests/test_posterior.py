@@ -1,5 +1,8 @@
 """Sampling, what is kept of it, and the door that a bad fit does not pass."""
 
+import warnings
+from types import SimpleNamespace
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -108,6 +111,42 @@ def test_divergences_are_counted(rng):
     made = tree(rng)
     made["sample_stats"]["diverging"][1, 7:9] = True
     assert diagnostics(made)["divergences"] == 2
+
+
+def test_an_element_that_a_model_holds_fixed_is_left_out_without_a_warning(rng):
+    b = rng.normal(size=(4, 500, 2))
+    b[..., 0] = 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(diagnostics(tree(rng, b=b)), name="fixed")
+
+
+def test_a_variable_that_never_moves_is_refused(rng):
+    """It has no R-hat, and must not vanish behind the others that have."""
+    with pytest.raises(ConvergenceError, match="draws of a never move; fit with more tuning"):
+        diagnostics(tree(rng, a=np.full((4, 500), 0.3)))
+
+
+def test_chains_that_each_stand_still_elsewhere_are_refused(rng):
+    a = np.repeat(np.arange(4.0)[:, None], 500, axis=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = diagnostics(tree(rng, a=a))
+    with pytest.raises(ConvergenceError):
+        check(found, name="still")
+
+
+def test_priors_are_drawn_without_a_word(caplog):
+    caplog.set_level("INFO")
+    with pm.Model() as model:
+        pm.Normal("a")
+        pm.sample_prior_predictive(10, random_seed=0)
+    assert "Sampling" in caplog.text  # what is silenced below
+    caplog.clear()
+    card = SimpleNamespace(factors=[{"name": "a", "link": "identity"}])
+    cuts = posterior.prior_quantiles(model, card)["a"]
+    assert caplog.text == ""
+    assert cuts[0] < cuts[1] < cuts[2]
 
 
 def test_a_draw_that_is_no_number_is_refused(rng):
