@@ -1,5 +1,7 @@
 """Fits with SKUs left out: found again in the cache, and then treated as never measured."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -83,12 +85,11 @@ def test_the_cache_lies_in_the_users_folder_unless_told_otherwise(
 
 
 def test_an_interrupted_fit_leaves_nothing_behind(left, monkeypatch):
-    def cut_off(self, path, **kwargs):
-        path.write_bytes(b"half a file")
-        raise OSError("no space left on device")
+    def cut_off(self, target):
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(xr.Dataset, "to_netcdf", cut_off)
-    with pytest.raises(OSError, match="no space left"):
+    monkeypatch.setattr(Path, "replace", cut_off)
+    with pytest.raises(RecordError, match="cannot be written: No space left on device"):
         left.fit([H100])
     assert list(left.cache.iterdir()) == []
 
