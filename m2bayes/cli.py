@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the complaint and where to look, and exit with 2."""
-        self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {_line(message)} (see {self.prog} --help)\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print; what cannot be printed is an error, for argparse it is not."""
@@ -114,8 +114,14 @@ def _drop(stream: Any) -> None:
 def _fail(args: argparse.Namespace, message: object, code: int) -> int:
     with suppress(OSError):
         place = f"m2bayes {args.command or ''}".rstrip()
-        print(f"{place}: {' '.join(str(message).split())}", file=sys.stderr)
+        print(f"{place}: {_line(str(message))}", file=sys.stderr)
     return code
+
+
+def _line(message: str) -> str:
+    """Message as one line that no terminal takes for a command."""
+    line = " ".join(message.split())
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def text(given: str) -> str:

@@ -208,6 +208,11 @@ def test_a_kernel_on_several_gpus_is_refused():
     )
 
 
+@pytest.mark.parametrize("argv", [("lint", "a\x1b[2J\n.json"), ("rnak\x1b[2J\n",)])
+def test_a_name_that_is_no_plain_text_cannot_move_the_cursor(argv):
+    assert refusal(run(*argv)).isprintable()
+
+
 def test_json_and_csv_exclude_each_other():
     assert "not allowed with argument" in refusal(asked("rank", "--json", "--csv"))
 
