@@ -333,7 +333,7 @@ def test_residuals_are_stored_only_for_tables_that_are_here(name):
         assert stored == set()
         return
     assert set(fitted_to(record).values()) <= set(DATABASE.data())
-    parts = ("", "_noise", "_shape", "_warm", "_sku", "_architecture", "_wider")
+    parts = ("", "_noise", "_shape", "_gain", "_sku", "_architecture", "_wider")
     assert stored == {f"residual{part}" for part in parts}
     tables = [DATABASE.table(fitted_to(record)[role]) for role in ("times", "shapes")]
     cells = pd.concat(tables)[["sku", "M", "N", "K"]].drop_duplicates()
