@@ -7,10 +7,15 @@ import shutil
 import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import settings
 
 from m2bayes._random import labelled_rng
 from m2bayes.database import Database, Posterior, store
 from m2bayes.inputs import Inputs
+
+# a loaded machine must not fail a property
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 # log-scale centre of each factor of the GEMM law, and its spread by architecture and by SKU
 FACTORS = {
