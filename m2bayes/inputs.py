@@ -56,6 +56,8 @@ class Inputs:
         skus = sorted(held["sku"].unique())
         _check_names(database, skus, times)
         _check_names(database, sorted(more["sku"].unique()), str(shapes))
+        if len(more.merge(held)):
+            raise DataError(f"{shapes}: holds rows of {times}, which count already; leave them out")
         stray = sorted(set(more["sku"]) - set(skus))
         if stray:
             raise DataError(f"{shapes}: {stray[0]} is not in {times}; leave its rows out")

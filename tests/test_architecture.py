@@ -374,7 +374,6 @@ LAWS = ("mechanism.", "_math", "hierarchy")  # their arrays are of any kind, typ
 NO_DIMS_OR_UNIT = {
     "_math.smooth_maximum": "elementwise on whatever it is given; keeps the unit of its arguments",
     "mechanism.clock.power_load": "elementwise: dims are those of its argument",
-    "mechanism.gemm.memory_share": "elementwise: dims are those of its arguments",
     "answer.thinned": "hands back its argument with fewer draws",
     "answer.feasible": "returns sentences",
     "answer.extrapolates": "returns a sentence",

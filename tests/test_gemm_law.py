@@ -16,7 +16,6 @@ from m2bayes.mechanism.gemm import (
     gemm_branches,
     gemm_terms,
     gemm_time,
-    memory_share,
     sustained_share,
 )
 from m2bayes.mechanism.memory import memory_time, warm_share
@@ -379,13 +378,6 @@ def test_memory_branch_is_cold_plus_warm_plus_latency(sheets):
     )
     latency = 8300 * (1 - np.exp(-1024 / 2500)) / sheets["boost_clock"]
     np.testing.assert_allclose(memory, (moved + latency).transpose(*memory.dims), **EXACT)
-
-
-def test_memory_share_is_a_half_at_the_knee_and_turns_over():
-    assert memory_share(2.0, 2.0, 3.0) == 0.5
-    np.testing.assert_allclose(memory_share(1.0, 2.0, 2.0), 0.8, **EXACT)
-    np.testing.assert_allclose(memory_share(1.0, 2.0, 2.0) + memory_share(2.0, 1.0, 2.0), 1.0)
-    assert memory_share(1e-9, 1.0, 3.0) == pytest.approx(1.0, abs=1e-12)
 
 
 def test_every_law_has_a_name():

@@ -65,6 +65,11 @@ def test_shapes_of_a_sku_without_times_are_refused(small_database, inputs, tmp_p
         Inputs.read(small_database, str(path), None, "gemm_bf16_dense", "bf16")
 
 
+def test_a_row_does_not_count_twice_as_time_and_as_shape(small_database):
+    with pytest.raises(DataError, match="count already"):
+        Inputs.read(small_database, "gemm_bf16", None, "gemm_bf16", "bf16")
+
+
 def test_an_alias_in_a_table_is_refused_with_the_full_name(small_database, inputs, tmp_path):
     """The posterior would hold a SKU that no answer ever asks for."""
     path = tmp_path / "mine.csv"

@@ -78,7 +78,9 @@ def test_every_suite_of_the_shipped_database_names_what_is_there(database):
             f"m2bayes.suites.{name.replace('-', '_')}", fromlist=["DATA"]
         )
         assert set(module.DATA) <= set(database.data())
-        assert set(module.posteriors(Setting(database))) <= set(database.posteriors())
+
+
+X <= set(database.posteriors())
 
 
 def test_no_suite_scores_rows_that_its_posterior_was_fitted_to(database):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from m2bayes._math import exp, log, maximum, smooth_maximum
+from m2bayes._math import exp, log, smooth_maximum
 from m2bayes.mechanism.clock import power_load, power_roof
 from m2bayes.mechanism.memory import CACHE_PORT, memory_time, replay_copies, warm_share
 from m2bayes.mechanism.roofline import (
@@ -228,17 +228,6 @@ def cache_gain(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
         cache_rate=terms["cache_port"] * factors["eta_cache"],
     )
     return log(total / rate / warm)
-
-
-def memory_share(compute: Any, memory: Any, sharpness: Any) -> Any:
-    """How memory-bound a kernel is [1]: 0 in the compute branch, 1 in the memory branch.
-
-    >>> float(memory_share(1.0, 1.0, 2.0))
-    0.5
-    """
-    larger = maximum(compute, memory)
-    a, b = (compute / larger) ** sharpness, (memory / larger) ** sharpness
-    return b / (a + b)
 
 
 LAWS = {"gemm_time": gemm_time, "ceiling_time": ceiling_time}

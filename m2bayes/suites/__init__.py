@@ -58,12 +58,13 @@ def run(name: str, setting: Setting) -> dict[str, Any]:
     module = import_module(f"m2bayes.suites.{name.replace('-', '_')}")
     data: Sequence[str] = module.DATA
     database = setting.database
+    judged = [getattr(setting, field) for field in module.JUDGED]
     return {
         "suite": name,
         "command": f"m2bayes evaluate {name} --out data/evaluations",
         "inputs": {
             **{d: database.data_record(d).sha256 for d in data},
-            **{p: database.posterior(p).draws["sha256"] for p in module.posteriors(setting)},
+            **{p: database.posterior(p).draws["sha256"] for p in judged},
         },
         "seed": setting.seed,
         "versions": versions(),

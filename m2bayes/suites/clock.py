@@ -15,12 +15,8 @@ if TYPE_CHECKING:
     from m2bayes.suites import Setting
 
 DATA = ("clock_sustained",)
+JUDGED = ("posterior",)  # fields of the setting
 MIDDLE = 1024.0  # tokens at which the throughput of a sweep is compared with that of its end
-
-
-def posteriors(setting: Setting) -> tuple[str, ...]:
-    """Names of the posteriors that are judged or refitted."""
-    return (setting.posterior,)
 
 
 def run(setting: Setting) -> dict[str, Any]:

@@ -16,12 +16,8 @@ if TYPE_CHECKING:
     from m2bayes.suites import Setting
 
 DATA = ("eta_ceilings", "eta_memory")
+JUDGED = ("posterior",)  # fields of the setting
 LLM, LARGE, SMALL = "llama-3.1-8b", 16384.0, 1.0
-
-
-def posteriors(setting: Setting) -> tuple[str, ...]:
-    """Names of the posteriors that are judged."""
-    return (setting.posterior,)
 
 
 def run(setting: Setting) -> dict[str, Any]:

@@ -16,15 +16,11 @@ if TYPE_CHECKING:
     from m2bayes.suites import Setting
 
 DATA = (_grid.DATA,)
+JUDGED = ("posterior",)  # fields of the setting
 OPEN = (0.05, 0.95)  # probabilities that leave something open
 CASES = 200  # cases in a bin, at least
 CLOSE = 0.10  # true gap under which a coin is hard to beat
 SIMULATED = 500  # forecasters simulated for the band
-
-
-def posteriors(setting: Setting) -> tuple[str, ...]:
-    """Names of the posteriors that are judged or refitted."""
-    return (setting.posterior,)
 
 
 def run(setting: Setting) -> dict[str, Any]:

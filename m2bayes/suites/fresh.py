@@ -21,16 +21,12 @@ if TYPE_CHECKING:
     from m2bayes.suites import Setting
 
 DATA: tuple[str, ...] = ()
+JUDGED = ("posterior",)  # fields of the setting
 VARIABLE, ALIAS = "M2BAYES_EXTERNAL_DATA", "a40"
 PROJECTIONS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")
 WIDTHS = ("n_embd", "n_head", "n_kv_head", "n_expanded_embd")
 SIZES = ("num_tokens", "num_tensor_parallel_workers", *WIDTHS, "use_gated_mlp")
 TABLES = ("Llama-2-7b-hf", "Llama-2-70b-hf")
-
-
-def posteriors(setting: Setting) -> tuple[str, ...]:
-    """Names of the posteriors that are judged."""
-    return (setting.posterior,)
 
 
 def run(setting: Setting) -> dict[str, Any]:

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
     from m2bayes.suites import Setting
 
 DATA = ("gemm_bf16_test",)
-
-
-def posteriors(setting: Setting) -> tuple[str, ...]:
-    """Names of the posteriors that are judged."""
-    return setting.posterior, setting.baseline
+JUDGED = ("posterior", "baseline")  # fields of the setting
 
 
 def run(setting: Setting) -> dict[str, Any]:
@@ -33,7 +29,7 @@ def run(setting: Setting) -> dict[str, Any]:
     inputs = Inputs.recorded(database, database.posterior(setting.posterior))
     cells = runs_by_cell(checked(database.table(DATA[0]), origin=DATA[0]), skus=inputs.skus)
     out: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
-    for name in posteriors(setting):
+    for name in (setting.posterior, setting.baseline):
         draws = database.draws(name)
         out[name] = {"all": {}, "wide": {}}
         for sku in inputs.skus:

@@ -25,11 +25,7 @@ if TYPE_CHECKING:
     from m2bayes.suites import Setting
 
 DATA = ("gemm_bf16_test", "gemm_bf16_dense")
-
-
-def posteriors(setting: Setting) -> tuple[str, ...]:
-    """Names of the posteriors whose model and data are refitted."""
-    return (setting.posterior,)
+JUDGED = ("posterior",)  # fields of the setting
 
 
 def run(setting: Setting) -> dict[str, Any]:

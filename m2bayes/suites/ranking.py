@@ -17,17 +17,13 @@ if TYPE_CHECKING:
     from m2bayes.suites import Setting
 
 DATA = (_grid.DATA,)
+JUDGED = ("posterior",)  # fields of the setting
 SETS = {
     "source's four": ("Ampere", "Hopper", "Ada"),
     "Blackwell four": ("Blackwell",),
     "all nine": ("Ampere", "Hopper", "Ada", "Blackwell", "Blackwell-GB20x"),
 }
 APART, CLOSE, CLEAR = 0.05, 0.02, 0.1  # gaps of time, and the flip probability of a clear pair
-
-
-def posteriors(setting: Setting) -> tuple[str, ...]:
-    """Names of the posteriors that are judged or refitted."""
-    return (setting.posterior,)
 
 
 def run(setting: Setting) -> dict[str, Any]:
