@@ -79,8 +79,9 @@ def test_every_suite_of_the_shipped_database_names_what_is_there(database):
         )
         assert set(module.DATA) <= set(database.data())
 
-
-X <= set(database.posteriors())
+        judged = {getattr(Setting(database), field) for field in module.JUDGED}
+        assert judged
+        assert judged <= set(database.posteriors())
 
 
 def test_no_suite_scores_rows_that_its_posterior_was_fitted_to(database):
