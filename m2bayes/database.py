@@ -21,6 +21,7 @@ from m2bayes._files import check_record, read_json, reason, regular, sha256, sho
 from m2bayes.datasheet import combine, datasheet
 from m2bayes.diagnostics import check
 from m2bayes.errors import DataError, DatasheetError, RecordError, UnknownNameError, WorkloadError
+from m2bayes.kernels import card_of
 from m2bayes.llm import LLM, llm_from_config
 from m2bayes.workload import Kernel, Step, read_workload_rows, read_workload_toml
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 NO_LABELS = b"This is a netCDF dimension but not a netCDF variable"
 # what every model must hold, whatever its law
-ERRORS = ("build_effect", "build_sd", "log_sigma_cell", "log_sigma_run", "log_sigma_time")
+ERRORS = ("log_sigma_cell", "log_sigma_run", "log_sigma_time")
 FOLDERS = {
     "sku": "data/datasheets",
     "LLM": "data/llms",
@@ -362,14 +363,14 @@ def labelled(draws: xr.Dataset, model: Model, *, name: str, dtype: str) -> xr.Da
 def _check_draws(draws: xr.Dataset, record: Posterior) -> None:
     """Refuse draws without the record's labels, or with a value that is not finite."""
     skus = [str(s) for s in draws["sku"].values] if "sku" in draws.coords else []
-    if not {"chain", "draw", "architecture"} <= set(draws.dims) or skus != sorted(
-        record.datasheets
-    ):
+    cards = {card_of(sku) for sku in skus}
+    if not {"chain", "draw", "architecture"} <= set(draws.dims) or cards != set(record.datasheets):
         raise RecordError(
             f"posterior {record.name}: the labels of its draws are not those of its record; "
             "fit again"
         )
-    lacking = [name for name in ERRORS if name not in draws.data_vars]
+    held = set(draws.data_vars)
+    lacking = [name for name in ERRORS if not {name, f"{name}_mean"} & held]
     if lacking:
         raise RecordError(f"posterior {record.name}: no {', '.join(lacking)} in it; fit again")
     for name, held in draws.data_vars.items():

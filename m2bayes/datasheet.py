@@ -29,7 +29,11 @@ QUANTITIES: dict[str, tuple[dict[str, float], float, float]] = {
     "interconnect_bandwidth": (_FLOW, 1e9, 1e13),
     "peak_flop_rate": (_RATE, 1e12, 1e18),
     "tensor_flop_per_clock": ({"FLOP/clock/SM": 1.0, "OP/clock/SM": 1.0}, 64, 1e7),
+    "exp_per_clock": ({"1/clock/SM": 1.0}, 1, 1e3),
 }
+# what a card may leave out: CUDA C++ Programming Guide, throughput of native arithmetic
+# instructions, has 16 special functions a clock on all SMs from compute capability 7.0
+USUAL = {"exp_per_clock": 16.0}
 _BY_DTYPE = ("peak_flop_rate", "tensor_flop_per_clock")
 _KEYS = ("name", "vendor", "architecture", "form_factor", "aliases", "facts")
 _Notes = Iterator[tuple[str, str]]  # place, text
@@ -95,7 +99,7 @@ def _form(card: Mapping) -> _Notes:
     if not isinstance(facts, Mapping):
         yield "facts", f"is {facts!r}: give a mapping from quantity to fact"
         return
-    yield from _keys(facts, tuple(QUANTITIES), "facts.")
+    yield from _keys(facts, [q for q in QUANTITIES if q not in USUAL], "facts.", [*USUAL])
     for quantity in (q for q in QUANTITIES if q in facts):
         fact, place = facts[quantity], f"facts.{quantity}"
         if quantity not in _BY_DTYPE or not isinstance(fact, Mapping):
@@ -107,6 +111,8 @@ def _form(card: Mapping) -> _Notes:
 
 
 def _si(card: Mapping, quantity: str, dtype: str = "") -> float:
+    if quantity in USUAL and quantity not in card["facts"]:
+        return USUAL[quantity]
     fact = card["facts"][quantity]
     fact = fact.get(dtype) if dtype else fact
     return float(fact["value"]) * QUANTITIES[quantity][0][fact["unit"]] if fact else np.nan
@@ -224,7 +230,7 @@ def datasheet(card: Mapping, *, origin: str = "datasheet") -> xr.Dataset:
     Dims (sku, dtype), NaN where the card lacks the dtype: `peak_flop_rate` [FLOP/s; int8: OP/s],
     `tensor_flop_per_clock` [FLOP/clock/SM]. Dims (sku,): `peak_bandwidth`, one-way
     `interconnect_bandwidth` [byte/s], `boost_clock`, `peak_clock` [Hz], `sm_count` [1], `l2`,
-    `memory` [byte], `power_limit` [W], and coordinates `architecture`, `form_factor`.
+    `memory` [byte], `power_limit` [W], `exp_per_clock` [1/clock/SM], and coordinates `architecture`, `form_factor`.
 
     Parameters
     ----------

@@ -3,8 +3,8 @@ r"""The discrepancy δ of a shape: a function of (draw, SKU, shape), not noise.
 A library picks one kernel for a shape, every time; so a shape is faster or slower than the law in
 every layer, call and workload, its neighbours tend to be too, and cards of one architecture share
 much of it. What a kernel loses while it reads from L2 says little of what it loses when it reads
-from HBM. So δ is a stationary random field over ``(log2 M, log2 N, log2 K)`` and the log factor by
-which L2 shortens the traffic, with exponential covariance, part of it the architecture's and part
+from HBM. So δ is a stationary random field over the log2 of each size and the log factor by which
+L2 shortens the kernel, with exponential covariance, part of it the architecture's and part
 the SKU's own. Where shapes nearby were measured, their residuals move its mean and shrink its
 variance (kriging on the nearest cells); elsewhere it has its prior. Draws come from random Fourier
 features [1]_: the features are fixed, their weights are standard normal and belong to (seed,
@@ -33,7 +33,6 @@ import numpy as np
 from m2bayes._random import labelled_rng
 
 FREQUENCIES = (64, 16)  # of the discrepancy itself, and of each field of its tail scale
-LENGTHS = (2.0, 0.7, 1.2, 0.5)  # correlation length in octaves of M, N, K, and in log gain from L2
 TAIL = 4  # degrees of freedom
 WIDEST = 4.0  # the tail scale ends here (0.7 % of draws): the mean of exp(t) would not exist
 ROUGH, ROUGH_LENGTH = 0.1, 0.05  # share of the variance that neighbours hardly share, its length
@@ -42,6 +41,7 @@ NEAREST = 64  # measured cells that a shape is conditioned on
 SILENT = 1e12  # noise of a cell that must not be heard
 OUTLIER = 6.0  # residuals beyond this many scales are pulled in to it
 COVERED = (0.9, 2.1318)  # share of |t| with 4 degrees of freedom, and its quantile
+Lengths = tuple[float, ...]
 TOGETHER = 16  # shapes in one matrix product
 BLOCK = 256  # shapes conditioned at once
 
@@ -52,8 +52,8 @@ class Residuals:
 
     Parameters
     ----------
-    shapes : array, dims (cell, 3 or 4)
-        ``M``, ``N``, ``K`` and, if given, the log gain from L2 [1].
+    shapes : array, dims (cell, size)
+        The sizes and, if given, the log gain from L2 [1].
     sku : array of str, dims (cell,)
         Whose cell it is.
     unit : array, dims (cell,)
@@ -105,33 +105,41 @@ def cell_scale(relative: Any, absolute: Any, time: Any) -> Any:
     return (relative**2 + (absolute / time) ** 2) ** 0.5
 
 
-def _coordinates(shapes: np.ndarray) -> np.ndarray:
-    """Where a shape lies in the field: log2 of M, N, K, and the gain from L2, 0 if not given."""
-    gain = shapes[:, 3:4] if shapes.shape[1] > 3 else np.zeros((len(shapes), 1))
-    return np.concatenate([np.log2(shapes[:, :3]), gain], axis=1)
+def _coordinates(shapes: np.ndarray, lengths: Lengths) -> np.ndarray:
+    """Where a shape lies in the field: log2 of its sizes, and the gain from L2, 0 if not given."""
+    sizes = len(lengths) - 1
+    gain = shapes[:, sizes:] if shapes.shape[1] > sizes else np.zeros((len(shapes), 1))
+    return np.concatenate([np.log2(shapes[:, :sizes]), gain], axis=1)
 
 
-def _correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _correlation(a: np.ndarray, b: np.ndarray, lengths: Lengths) -> np.ndarray:
     """Correlation of one field at coordinates `a` and `b`, dims (..., a, b)."""
     distance = sum(
-        np.abs(a[..., :, None, i] - b[..., None, :, i]) / LENGTHS[i] for i in range(len(LENGTHS))
+        np.abs(a[..., :, None, i] - b[..., None, :, i]) / length for i, length in enumerate(lengths)
     )
     return (1 - ROUGH) * np.exp(-distance) + ROUGH * np.exp(-distance / ROUGH_LENGTH)
 
 
 def moments(
-    shapes: np.ndarray, *, sku: str, residuals: Residuals | None, left_out: bool = False
+    shapes: np.ndarray,
+    *,
+    sku: str,
+    residuals: Residuals | None,
+    lengths: Lengths,
+    left_out: bool = False,
 ) -> Moments:
     """Condition the unit discrepancy of `shapes` on measured cells of the same architecture.
 
     Parameters
     ----------
-    shapes : array, dims (shape, 3 or 4)
-        ``M``, ``N``, ``K`` and, if given, the log gain from L2 [1].
+    shapes : array, dims (shape, size)
+        The sizes and, if given, the log gain from L2 [1].
     sku : str
         Whose discrepancy; its own cells count fully, its architecture's in part.
     residuals : Residuals or None
         Of the architecture; None for the prior.
+    lengths : tuple of float
+        Correlation length in octaves of each size, and in log gain from L2.
     left_out : bool
         Condition on cells of other shapes only, as if these shapes had not been measured.
 
@@ -145,7 +153,7 @@ def moments(
     if residuals is None or len(residuals.unit) == 0:
         return Moments(np.zeros(n), np.ones(n), np.full(n, SHARED))
     parts = [
-        _local_moments(_coordinates(shapes[i : i + BLOCK]), sku, residuals, left_out)
+        _local_moments(shapes[i : i + BLOCK], sku, residuals, lengths, left_out)
         for i in range(0, n, BLOCK)
     ]
     mean, variance, common = (np.concatenate(p) for p in zip(*parts, strict=True))
@@ -157,20 +165,24 @@ def moments(
 
 
 def _local_moments(
-    at: np.ndarray, sku: str, known: Residuals, left_out: bool
+    shapes: np.ndarray, sku: str, known: Residuals, lengths: Lengths, left_out: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, variance, and covariance with a sister card, at coordinates `at`, dims (shape,)."""
-    cells, own = _coordinates(known.shapes), known.sku == sku
+    """Mean, variance, and covariance with a sister card, dims (shape,)."""
+    at, cells, own = (
+        _coordinates(shapes, lengths),
+        _coordinates(known.shapes, lengths),
+        known.sku == sku,
+    )
     sisters = max(len(set(known.sku[~own])), 1)
-    near = _correlation(at, cells)
+    near = _correlation(at, cells, lengths)
     weight = np.where(own, 1.0, SHARED)
     k = min(NEAREST, len(cells))
-    same = (at[:, None, :3] == cells[None, :, :3]).all(axis=-1)
+    same = (at[:, None, :-1] == cells[None, :, :-1]).all(axis=-1)
     barred = same & left_out
     chosen = np.argsort(barred - near * weight, axis=1, kind="stable")[:, :k]
     labels = known.sku[chosen]
     alike = labels[:, :, None] == labels[:, None, :]
-    covariance = _correlation(cells[chosen], cells[chosen]) * np.where(alike, 1.0, SHARED)
+    covariance = _correlation(cells[chosen], cells[chosen], lengths) * np.where(alike, 1.0, SHARED)
     silent = np.where(np.take_along_axis(barred, chosen, axis=1), SILENT, 0.0)
     covariance[:, np.arange(k), np.arange(k)] += known.noise[chosen] + silent
     near = np.take_along_axis(near, chosen, axis=1)
@@ -185,7 +197,7 @@ def _local_moments(
     )
 
 
-def inflation(residuals: Residuals, sku: str) -> float:
+def inflation(residuals: Residuals, sku: str, *, lengths: Lengths) -> float:
     """How much wider errors of prediction from neighbours are than their modelled sd [1].
 
     Each measured cell of the SKU is predicted from cells of other shapes; the factor is that by
@@ -193,18 +205,20 @@ def inflation(residuals: Residuals, sku: str) -> float:
     freedom.
     """
     own = residuals.sku == sku
-    known = moments(residuals.shapes[own], sku=sku, residuals=residuals, left_out=True)
+    known = moments(
+        residuals.shapes[own], sku=sku, residuals=residuals, lengths=lengths, left_out=True
+    )
     error = residuals.unit[own] - known.mean
     scaled = np.abs(error) / np.sqrt(known.sd**2 + residuals.noise[own])
     return float(np.quantile(scaled, COVERED[0]) / COVERED[1])
 
 
-def _features(shapes: np.ndarray, frequencies: int) -> np.ndarray:
+def _features(shapes: np.ndarray, frequencies: int, lengths: Lengths) -> np.ndarray:
     """Cosine and sine features of shapes, dims (shape, feature); the rows have norm 1."""
     rng = labelled_rng(0, "discrepancy frequencies")
-    vectors = rng.standard_cauchy((frequencies, len(LENGTHS))) / LENGTHS
+    vectors = rng.standard_cauchy((frequencies, len(lengths))) / lengths
     vectors[: round(ROUGH * frequencies)] /= ROUGH_LENGTH
-    phase = _coordinates(shapes) @ vectors.T
+    phase = _coordinates(shapes, lengths) @ vectors.T
     waves = np.concatenate([np.cos(phase), np.sin(phase)], axis=1)
     return (waves / np.sqrt(frequencies)).astype(np.float32)
 
@@ -230,18 +244,21 @@ def unit_fields(
     architecture: str,
     draws: int,
     seed: int,
+    lengths: Lengths,
     residuals: Residuals | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw a unit discrepancy and its tail scale, each with dims (draw, shape).
 
     Parameters
     ----------
-    shapes : array, dims (shape, 3 or 4)
-        ``M``, ``N``, ``K`` and, if given, the log gain from L2 [1].
+    shapes : array, dims (shape, size)
+        The sizes and, if given, the log gain from L2 [1].
     sku, architecture : str
         Whose field; cards of one architecture share part of it.
     draws, seed : int
         Number of draws [1] and seed.
+    lengths : tuple of float
+        Correlation length in octaves of each size, and in log gain from L2.
     residuals : Residuals, optional
         Of measured cells of the architecture.
 
@@ -252,11 +269,11 @@ def unit_fields(
         multiply by `cell_scale`; and the factor [1] by which the same shapes widen run noise.
     """
     shapes = np.asarray(shapes, dtype=float)
-    known = moments(shapes, sku=sku, residuals=residuals)
+    known = moments(shapes, sku=sku, residuals=residuals, lengths=lengths)
     shares = [known.shared.astype(np.float32), *[np.full(1, SHARED, np.float32)] * TAIL]
     fields = []
     for i, share in enumerate(shares):
-        features = _features(shapes, FREQUENCIES[min(i, 1)])
+        features = _features(shapes, FREQUENCIES[min(i, 1)], lengths)
         common = _field(features, draws, seed, f"architecture {architecture}", str(i))
         own = _field(features, draws, seed, f"sku {sku}", str(i))
         fields.append(np.sqrt(share) * common + np.sqrt(1 - share) * own)

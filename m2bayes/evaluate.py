@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from m2bayes.predictive import predict
+from m2bayes.predictive import predict_units
 from m2bayes.score import absolute_percentage_error, coverage, crps, pit
 
 MASSES = (0.5, 0.8, 0.9, 0.95)
@@ -44,9 +44,9 @@ def cell_times(
     posterior : Dataset, dims (chain, draw, …)
         From `m2bayes.database.Database.draws`.
     cells : Dataset, dims (cell, run)
-        Of one SKU, from `m2bayes.measurements.runs_by_cell`.
+        Of one SKU or unit, from `m2bayes.measurements.runs_by_cell`.
     sheets : Dataset, dims (sku,)
-        That hold the SKU's datasheet.
+        That hold its datasheet.
     seed : int
         Of discrepancies and run noise.
 
@@ -61,7 +61,7 @@ def cell_times(
     parts = []
     for build in observed["build"].values:
         backend = str(build)
-        time = predict(
+        time = predict_units(
             posterior, cells, sheet, regime="benchmark", backend=backend, noise=1, seed=seed
         )
         parts.append(time.squeeze("sku", drop=True).where(observed.sel(build=build).notnull()))

@@ -40,7 +40,8 @@ def with_skus(posterior: xr.Dataset, datasheets: xr.Dataset, *, seed: int) -> xr
     posterior : Dataset, dims (chain, draw, sku, architecture)
         Stored draws with attribute ``factors``, a JSON list of ``{"name", "link"}``.
     datasheets : Dataset, dims (sku,)
-        Of the SKUs asked for, in any order, with coordinate ``architecture``.
+        Of the SKUs asked for, in any order, with coordinate ``architecture``; or of units, see
+        `m2bayes.kernels.unit_sheets`.
     seed : int
         Of the new draws; a SKU's depend on the seed and its own name only.
 
@@ -74,9 +75,10 @@ def by_sku(posterior: xr.Dataset, name: str, sheets: xr.Dataset, seed: int) -> x
             continue
         level = _architecture_level(posterior, name, family, seed)
         if measured:
-            level = level + _held(posterior, f"{name}_sku_sd") * _normal(
-                level, seed, name, str(sku)
-            )
+            spread = _held(posterior, f"{name}_sku_sd")
+            if "spread" in sheets:
+                spread = spread * float(sheets["spread"].sel(sku=sku))
+            level = level + spread * _normal(level, seed, name, str(sku))
         columns.append(level)
     names = xr.DataArray(sheets["sku"].values, dims="sku", name="sku")
     return xr.concat(columns, dim=names, coords="minimal", compat="override")

@@ -11,8 +11,9 @@ import xarray as xr
 
 from m2bayes.discrepancy import cell_scale
 from m2bayes.errors import UnknownNameError
-from m2bayes.measurements import SIZES
+from m2bayes.measurements import GEMM
 from m2bayes.mechanism.gemm import gemm_terms, sustained_share
+from m2bayes.mechanism.laws import Law
 
 TAIL = 4.0  # degrees of freedom of the Student-t errors
 SPREAD = 0.3  # log-normal width of the prior of every spread
@@ -29,6 +30,8 @@ class Frame:
         One row a SKU that the posterior shall hold.
     clock : Dataset, dims (reading, sweep), optional
         Clock telemetry from `m2bayes.measurements.clock_readings`.
+    law : Law
+        Of the kernels.
 
     Raises
     ------
@@ -37,7 +40,12 @@ class Frame:
     """
 
     def __init__(
-        self, data: xr.Dataset, datasheets: xr.Dataset, clock: xr.Dataset | None = None
+        self,
+        data: xr.Dataset,
+        datasheets: xr.Dataset,
+        clock: xr.Dataset | None = None,
+        *,
+        law: Law = GEMM,
     ) -> None:
         skus = datasheets.indexes["sku"]
         for name in np.unique(data["sku"].values):  # PyMC itself would not notice
@@ -45,7 +53,9 @@ class Frame:
                 raise UnknownNameError("SKU", str(name), [str(s) for s in skus])
         families, at = np.unique(datasheets["architecture"].values, return_inverse=True)
         backends = np.unique(data["backend"].values[data["backend"].values != ""])
-        self.data, self.sheet = data, datasheets.sel(sku=data["sku"])
+        self.data, self.sheet, self.law = data, datasheets.sel(sku=data["sku"]), law
+        # of each SKU, in units of the usual one
+        self.spread = datasheets["spread"].values if "spread" in datasheets else 1.0
         self.at = at  # architecture of each SKU
         self.coords = {"sku": skus.values, "architecture": families, "backend": backends}
         # PyMC would take a label that it does not know for another one: look them up here
@@ -63,11 +73,12 @@ class Frame:
         The model holds each as mutable data, so a compiled model takes the inputs of another
         frame with the same labels: how a SKU is left out without compiling again.
         """
-        terms = gemm_terms(self.data, self.sheet, regime="benchmark", backend=self.data["backend"])
+        backend = self.data["backend"]
+        terms = self.law.terms(self.data, self.sheet, regime="benchmark", backend=backend)
         observed = self.data["op_time"].values
         present = np.isfinite(observed)
         return {
-            **_arrays(terms, self.data["M"]),
+            **_arrays(terms, self.data[self.law.sizes[0]]),
             **self._clock_inputs(),
             "sku_at": self.sku_at,
             "build_at": self.build_at,
@@ -84,7 +95,7 @@ class Frame:
         return {
             **{f"clock_{name}": array for name, array in arrays.items()},
             "reading_at": self.clock_at,
-            **{str(k): v.values for k, v in self.clock.data_vars.items() if k not in SIZES},
+            **{str(k): v.values for k, v in self.clock.data_vars.items() if k not in GEMM.sizes},
         }
 
     def terms(self) -> dict[str, Any]:
@@ -104,7 +115,7 @@ class Frame:
         *,
         architecture: float | None = None,
         sku: float | None = None,
-        centred: bool = False,
+        centred: tuple[str, ...] = (),
     ) -> Any:
         """One factor on the log scale [1], pooled population → architecture → SKU.
 
@@ -121,8 +132,9 @@ class Frame:
         architecture, sku : float, optional
             Median spread between architectures, and between SKUs of one architecture [1]; the
             spread itself has a log-normal prior of width `SPREAD`.
-        centred : bool
-            Sample a SKU's value itself, not its standardised offset: for data-rich factors.
+        centred : tuple of str
+            Levels, ``architecture`` or ``sku``, of which the value itself is sampled, not its
+            standardised offset: for factors that the data of one label tell well.
 
         Returns
         -------
@@ -132,16 +144,19 @@ class Frame:
         level = pm.Normal(f"{name}_mean", *mean)
         if architecture is not None:
             sd = pm.LogNormal(f"{name}_architecture_sd", np.log(architecture), SPREAD)
-            offset = pm.Normal(f"{name}_architecture_offset", 0, 1, dims="architecture")
-            level = level + sd * offset
-            level = pm.Deterministic(f"{name}_architecture", level, dims="architecture")[self.at]
+            level = self._below(f"{name}_architecture", level, sd, "architecture", centred)[self.at]
         if sku is None:
             return level
         sd = pm.LogNormal(f"{name}_sku_sd", np.log(sku), SPREAD)
-        if centred:
-            return pm.Normal(name, level, sd, dims="sku")
-        offset = pm.Normal(f"{name}_sku_offset", 0, 1, dims="sku")
-        return pm.Deterministic(name, level + sd * offset, dims="sku")
+        return self._below(name, level, sd * self.spread, "sku", centred)
+
+    @staticmethod
+    def _below(name: str, level: Any, sd: Any, dim: str, centred: tuple[str, ...]) -> Any:
+        """Value of each label of one level, normal around the level above, dims (dim,)."""
+        if dim in centred:
+            return pm.Normal(name, level, sd, dims=dim)
+        offset = pm.Normal(f"{name.removesuffix(f'_{dim}')}_{dim}_offset", 0, 1, dims=dim)
+        return pm.Deterministic(name, level + sd * offset, dims=dim)
 
     def observe_clock(self, factors: dict[str, Any]) -> None:
         """Likelihood of the clock telemetry given the factors by SKU, if there is any.
@@ -162,32 +177,43 @@ class Frame:
         power = self.held["cap_log_power"]
         pm.Normal("cap", slope * power, misfit * power, observed=self.held["cap_log_clock"])
 
-    def observe(self, time: Any) -> None:
+    def observe(self, time: Any, *, run: float | None = None) -> None:
         """Likelihood of the log time of each run, given its modelled `time` [s], dims (cell, run).
 
-        Adds the build effect of each SKU and backend, the spread of the discrepancy between
-        shapes and that of a run, and the observed ``log_time``.
+        Adds the build effect of each SKU and backend where a SKU has several, the spread of the
+        discrepancy between shapes and that of a run, and the observed ``log_time``. Where cells
+        have one run each, its spread cannot be told from the discrepancy's: `run` is then the
+        centre of its prior [1], the same for all.
         """
-        spread = pm.LogNormal("build_sd", np.log(0.03), 0.5)
-        offset = pm.Normal("build_offset", 0, 1, dims=("sku", "backend"))
-        centred = offset - offset.mean(axis=1, keepdims=True)  # the level belongs to the factors
-        effect = pm.Deterministic("build_effect", spread * centred, dims=("sku", "backend"))
+        at, effect = self.held["sku_at"], 0.0
+        if self.law.variant is None:
+            effect = self._build_effect()[at[:, None], self.held["build_at"]]
         relative = pt.exp(self.pooled("log_sigma_cell", (np.log(0.06), 0.4), sku=0.3))
         absolute = pt.exp(self.pooled("log_sigma_time", (np.log(3e-7), 0.7), sku=0.3))
-        sigma_run = pt.exp(self.pooled("log_sigma_run", (np.log(0.03), 0.4), sku=0.3))
-        at, build = self.held["sku_at"], self.held["build_at"]
+        if run is None:
+            sigma_run = pt.exp(self.pooled("log_sigma_run", (np.log(0.03), 0.4), sku=0.3))[at]
+        else:
+            sigma_run = pt.exp(self.pooled("log_sigma_run", (np.log(run), 0.2))) + 0.0 * at
         sigma_cell = cell_scale(relative[at], absolute[at], time.mean(axis=1))
         pm.CustomDist(
             "log_time",
-            pt.log(time) + effect[at[:, None], build],
+            pt.log(time) + effect,
             self.held["present"],
             sigma_cell,
-            sigma_run[at],
+            sigma_run,
             logp=cell_logp,
             random=cell_random,
             signature="(c,r),(c,r),(c),(c)->(c,r)",
             observed=self.held["log_op_time"],
         )
+
+
+    def _build_effect(self) -> Any:
+        """Effect of each SKU's builds [1], dims (sku, backend), with mean 0 over them."""
+        spread = pm.LogNormal("build_sd", np.log(0.03), 0.5)
+        offset = pm.Normal("build_offset", 0, 1, dims=("sku", "backend"))
+        centred = offset - offset.mean(axis=1, keepdims=True)  # the level belongs to the factors
+        return pm.Deterministic("build_effect", spread * centred, dims=("sku", "backend"))
 
 
 def _arrays(terms: xr.Dataset, like: xr.DataArray) -> dict[str, np.ndarray]:

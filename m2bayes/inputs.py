@@ -8,12 +8,15 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
 from m2bayes.database import Database, Model, Posterior, labelled
 from m2bayes.errors import DataError, RecordError, UnknownNameError
-from m2bayes.measurements import checked, clock_readings, content_hash, runs_by_cell
+from m2bayes.kernels import unit_labels, unit_sheets
+from m2bayes.measurements import GEMM, checked, clock_readings, content_hash, runs_by_cell
+from m2bayes.mechanism.laws import LAWS, Law
 from m2bayes.residuals import residuals
 
 
@@ -28,7 +31,7 @@ class Inputs:
     clock : DataFrame or None
         Clock telemetry [Hz].
     datasheets : Dataset, dims (sku,)
-        Of the measured SKUs, for one dtype.
+        Of the measured SKUs, or of the units of `m2bayes.kernels`, for one dtype.
     sources : list of dict
         ``role``, ``name`` and ``sha256`` of each table.
     """
@@ -38,20 +41,30 @@ class Inputs:
     clock: pd.DataFrame | None
     datasheets: xr.Dataset
     sources: list[dict[str, str]]
+    law: Law = GEMM
 
     @classmethod
     def read(
-        cls, database: Database, times: str, clock: str | None, shapes: str | None, dtype: str
+        cls,
+        database: Database,
+        times: str,
+        clock: str | None,
+        shapes: str | None,
+        dtype: str,
+        *,
+        law: Law = GEMM,
     ) -> Inputs:
-        """Read and check the tables by data set name or path.
+        """Read and check the tables by data set name or path, of the kernels of one law.
 
         Raises
         ------
         DataError, RecordError, UnknownNameError
             If a table cannot be used.
         """
-        held = checked(database.table(times), origin=times)
-        more = held.iloc[:0] if shapes is None else checked(database.table(shapes), origin=shapes)
+        held = checked(database.table(times), origin=times, law=law)
+        more = held.iloc[:0]
+        if shapes is not None:
+            more = checked(database.table(shapes), origin=shapes, law=law)
         readings = None if clock is None else database.table(clock)
         skus = sorted(held["sku"].unique())
         _check_names(database, skus, times)
@@ -71,7 +84,8 @@ class Inputs:
             for role, (name, table) in tables.items()
             if name is not None and table is not None
         ]
-        return cls(held, more, readings, sheets, sources)
+        units = np.unique(unit_labels(law, held["sku"], held, held["backend"]))
+        return cls(held, more, readings, unit_sheets(law, sheets, units), sources, law)
 
     @classmethod
     def recorded(cls, database: Database, record: Posterior) -> Inputs:
@@ -88,16 +102,16 @@ class Inputs:
                 raise RecordError(
                     f"posterior {record.name}: its data set {name} is not in the database"
                 )
-        found = cls.read(
-            database, names["times"], names.get("clock"), names.get("shapes"), record.dtype
-        )
+        law = LAWS[database.model(record.model).law]
+        tables = names["times"], names.get("clock"), names.get("shapes")
+        found = cls.read(database, *tables, record.dtype, law=law)
         if found.sources != record.data:
             raise RecordError(f"posterior {record.name}: its data changed since the fit; fit again")
         return found
 
     @property
     def skus(self) -> list[str]:
-        """Names of the measured SKUs."""
+        """Names of the measured SKUs or units."""
         return [str(sku) for sku in self.datasheets["sku"].values]
 
     def without(self, skus: list[str], *, telemetry_only: bool = False) -> Inputs:
@@ -113,7 +127,7 @@ class Inputs:
 
     def cells(self) -> xr.Dataset:
         """Kernel times, dims (cell, run) [s]."""
-        return runs_by_cell(self.times, skus=self.skus)
+        return runs_by_cell(self.times, skus=self.skus, law=self.law)
 
     def readings(self) -> xr.Dataset | None:
         """Clock telemetry, dims (reading, sweep) [1], if there is any."""
@@ -133,7 +147,8 @@ class Inputs:
     def residuals(self, draws: xr.Dataset, card: Model) -> xr.Dataset:
         """Residuals of all cells at the posterior mean, dims (cell,) [1]."""
         together = pd.concat([self.times, self.shapes], ignore_index=True)
-        cells = runs_by_cell(checked(together, origin="shapes"), skus=self.skus)
+        together = checked(together, origin="shapes", law=self.law)
+        cells = runs_by_cell(together, skus=self.skus, law=self.law)
         return residuals(labelled(draws, card, name="", dtype=""), cells, self.datasheets)
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from m2bayes.database import Database, labelled, read_draws, write_draws
 from m2bayes.diagnostics import diagnostics
 from m2bayes.errors import RecordError
 from m2bayes.inputs import Inputs
+from m2bayes.kernels import card_of
 
 DRAWS, TUNE, CHAINS, TARGET = 500, 500, 4, 0.9
 RHAT = 1.02  # of a fit that is scored, not stored
@@ -76,14 +78,14 @@ class LeftOut:
             write_draws(self._sample(inputs), file)
         draws = read_draws(file)
         if not telemetry_only:
-            draws = draws.sel(sku=[s for s in inputs.skus if s not in skus])
+            draws = draws.sel(sku=[s for s in inputs.skus if card_of(s) not in skus])
             kept = set(inputs.datasheets["architecture"].sel(sku=draws["sku"]).values.astype(str))
             draws = draws.sel(architecture=sorted(kept))
         draws = labelled(draws, self.card, name=self.record.name, dtype=self.record.dtype)
         if len(inputs.shapes) == 0:
             return draws
         held = inputs.datasheets.sel(sku=draws["sku"].values)
-        found = Inputs(inputs.times, inputs.shapes, inputs.clock, held, inputs.sources)
+        found = replace(inputs, datasheets=held)
         return draws.merge(found.residuals(draws, self.card)).assign_attrs(draws.attrs)
 
     def _key(self, skus: Sequence[str], telemetry_only: bool) -> str:
@@ -101,8 +103,9 @@ class LeftOut:
         if not hasattr(self, "compiled"):
             model = self.inputs.build(self.database.builder(self.record.model))
             self.compiled = nutpie.compile_pymc_model(model)
-        frame = Frame(inputs.cells(), inputs.datasheets, inputs.readings())
-        whole = Frame(self.inputs.cells(), self.inputs.datasheets, self.inputs.readings())
+        frame, whole = (
+            Frame(i.cells(), i.datasheets, i.readings(), law=i.law) for i in (inputs, self.inputs)
+        )
         for dim, labels in whole.coords.items():
             if list(labels) != list(frame.coords[dim]):
                 raise RecordError(f"leaving out these SKUs leaves no {dim} that others know")

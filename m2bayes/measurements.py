@@ -10,23 +10,26 @@ import pandas as pd
 import xarray as xr
 
 from m2bayes.errors import DataError, UnknownNameError
+from m2bayes.kernels import unit_labels
+from m2bayes.mechanism.laws import LAWS, Law
 
-COLUMNS = ("sku", "backend", "version", "M", "N", "K", "op_time")
-SIZES = ("M", "N", "K")
-LARGEST = 10**7  # [1] side of a matrix product
+GEMM = LAWS["gemm_time"]
+COLUMNS, SIZES = GEMM.columns, GEMM.sizes
 FLOOR, CEILING = 1e-7, 1e3  # [s] no kernel launch is faster, no kernel in these tables slower
 
 
-def checked(table: pd.DataFrame, *, origin: str) -> pd.DataFrame:
-    """Return the GEMM measurements of `table`, or say what is wrong with the first bad row.
+def checked(table: pd.DataFrame, *, origin: str, law: Law = GEMM) -> pd.DataFrame:
+    """Return the measurements of `table`, or say what is wrong with the first bad row.
 
     Parameters
     ----------
     table : DataFrame
-        One row a measurement: ``sku``, ``backend``, ``version`` (text), ``M``, ``N``, ``K``
-        (whole numbers) and ``op_time`` [s].
+        One row a measurement: ``sku``, ``backend``, ``version`` (text), the sizes of the law,
+        such as ``M``, ``N``, ``K`` (whole numbers), and ``op_time`` [s].
     origin : str
         Where the table comes from, for the message.
+    law : Law
+        Of the kernels: which columns there are.
 
     Returns
     -------
@@ -38,34 +41,34 @@ def checked(table: pd.DataFrame, *, origin: str) -> pd.DataFrame:
     DataError
         Names the missing column, or the row and what its number should be.
     """
-    missing = [c for c in COLUMNS if c not in table.columns]
+    missing = [c for c in law.columns if c not in table.columns]
     if missing:
         raise DataError(
-            f"{origin}: no column {', '.join(missing)}; needed are {', '.join(COLUMNS)}"
+            f"{origin}: no column {', '.join(missing)}; needed are {', '.join(law.columns)}"
         )
     if table.empty:
         raise DataError(f"{origin}: the table holds no row; give at least one measurement")
-    table = table[list(COLUMNS)].copy()
-    for name in (*SIZES, "op_time"):
+    table = table[list(law.columns)].copy()
+    for name in (*law.sizes, "op_time"):
         number = _numbers(table[name])
         _refuse(table, name, number.isna() | np.isinf(number), origin, "a finite number")
         table[name] = number
-    for name in SIZES:
+    for name in law.sizes:
         _refuse(table, name, table[name] < 1, origin, "at least 1")
         _refuse(table, name, table[name] % 1 != 0, origin, "a whole number")
-        _refuse(table, name, table[name] > LARGEST, origin, f"at most {LARGEST:,}")
+        _refuse(table, name, table[name] > law.largest, origin, f"at most {law.largest:,}")
     _refuse(table, "op_time", table["op_time"] <= 0, origin, "a time above zero, in seconds")
     absurd = ~table["op_time"].between(FLOOR, CEILING)
     _refuse(
         table, "op_time", absurd, origin, f"between {FLOOR} and {CEILING} s; is the unit right?"
     )
-    for name in ("sku", "backend", "version"):
+    for name in ("sku", "backend", "version", *law.labels):
         _refuse(table, name, table[name].isna(), origin, "a name")
         table[name] = table[name].astype(str)
         _refuse(table, name, table[name].str.strip() == "", origin, "a name")
     nobody = table["backend"].str.strip() == "any"
     _refuse(table, "backend", nobody, origin, "the name of a build: 'any' means an unknown one")
-    return table.sort_values(list(COLUMNS), ignore_index=True)
+    return table.sort_values(list(law.columns), ignore_index=True)
 
 
 def content_hash(table: pd.DataFrame) -> str:
@@ -89,20 +92,22 @@ def _refuse(table: pd.DataFrame, name: str, bad: pd.Series, origin: str, wanted:
         raise DataError(f"{origin}: row {at + 1}, column {name}: {given} is not {wanted}")
 
 
-def runs_by_cell(table: pd.DataFrame, *, skus: Sequence[str]) -> xr.Dataset:
-    """Cells of a checked table: one SKU and shape each, its repeated runs along ``run``.
+def runs_by_cell(table: pd.DataFrame, *, skus: Sequence[str], law: Law = GEMM) -> xr.Dataset:
+    """Cells of a checked table: one unit and shape each, its repeated runs along ``run``.
 
     Parameters
     ----------
     table : DataFrame
         From `checked`.
     skus : sequence of str
-        The SKUs whose datasheets are at hand.
+        The SKUs, or units of `m2bayes.kernels`, whose datasheets are at hand.
+    law : Law
+        Of the kernels.
 
     Returns
     -------
     Dataset, dims (cell, run)
-        ``op_time`` [s], NaN where a cell has fewer runs; ``M``, ``N``, ``K`` (cell) [1];
+        ``op_time`` [s], NaN where a cell has fewer runs; the sizes of the law (cell) [1];
         coordinates ``sku`` (cell), ``backend`` (cell, run; empty where there is no run).
 
     Raises
@@ -110,21 +115,28 @@ def runs_by_cell(table: pd.DataFrame, *, skus: Sequence[str]) -> xr.Dataset:
     UnknownNameError
         For a SKU that is not among `skus`.
     """
+    sizes = list(law.sizes)
+    table = table.assign(sku=unit_labels(law, table["sku"], table, table["backend"]))
     for name in table["sku"].unique():
         if name not in skus:
             raise UnknownNameError("SKU", name, skus)
-    cell = table.groupby(["sku", *SIZES], sort=True)
+    cell = table.groupby(["sku", *sizes], sort=True)
     at, run = cell.ngroup().to_numpy(), cell.cumcount().to_numpy()
-    heads = table.drop_duplicates(["sku", *SIZES]).sort_values(["sku", *SIZES])
+    heads = table.drop_duplicates(["sku", *sizes]).sort_values(["sku", *sizes])
     times = np.full((len(heads), run.max() + 1), np.nan)
     backends = np.full(times.shape, "", dtype=object)
     times[at, run] = table["op_time"]
     backends[at, run] = table["backend"]
-    labels = [f"{s}/{m:.0f}x{n:.0f}x{k:.0f}" for s, m, n, k in heads[["sku", *SIZES]].to_numpy()]
+    labels = [
+        f"{sku}/{'x'.join(f'{size:.0f}' for size in shape)}"
+        for sku, *shape in heads[["sku", *sizes]].to_numpy()
+    ]
     return xr.Dataset(
         {
             "op_time": (("cell", "run"), times, {"units": "s"}),
-            **{v: ("cell", heads[v].to_numpy(), {"units": "1"}) for v in SIZES},
+            **{v: ("cell", heads[v].to_numpy(), {"units": "1"}) for v in sizes},
+            **{v: ("cell", heads[v].to_numpy().astype(str)) for v in law.labels},
+            **{v: ("cell", np.full(len(heads), float(x))) for v, x in law.given.items()},
         },
         coords={
             "cell": labels,

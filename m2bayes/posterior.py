@@ -16,6 +16,8 @@ import xarray as xr
 from m2bayes.database import Database, Model, Posterior, digest
 from m2bayes.diagnostics import check, diagnostics, fingerprint
 from m2bayes.inputs import Inputs
+from m2bayes.kernels import card_of
+from m2bayes.mechanism.laws import LAWS
 
 if TYPE_CHECKING:
     import pymc as pm
@@ -163,7 +165,8 @@ def fit(
     ConvergenceError
         If the chains fail `m2bayes.diagnostics.check`.
     """
-    card, inputs = database.model(model), Inputs.read(database, data, clock, shapes, dtype)
+    card = database.model(model)
+    inputs = Inputs.read(database, data, clock, shapes, dtype, law=LAWS[card.law])
     built = inputs.build(database.builder(model))
     begin()
     tree = sample(built, **settings)  # type: ignore[arg-type]
@@ -177,7 +180,7 @@ def fit(
         name=name,
         model=card.name,
         data=inputs.sources,
-        datasheets={str(sku): digest(database.sku_card(str(sku))[0]) for sku in inputs.skus},
+        datasheets={c: digest(database.sku_card(c)[0]) for c in map(card_of, inputs.skus)},
         dtype=dtype,
         fingerprint=fingerprint(built),
         inference={"sampler": "nutpie NUTS"}

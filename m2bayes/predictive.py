@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from m2bayes._random import labelled_rng
 from m2bayes.discrepancy import cell_scale, run_noise, unit_fields
 from m2bayes.errors import UnknownNameError, WorkloadError
 from m2bayes.factors import by_sku, families, with_skus
-from m2bayes.mechanism.gemm import LAWS, cache_gain, gemm_terms
+from m2bayes.kernels import unit_sheets
+from m2bayes.mechanism.laws import LAWS, Law
 from m2bayes.residuals import known
 
 LARGEST = 10.0  # log error beyond which a law is useless anyway, and exp would overflow
@@ -26,6 +28,8 @@ def predict(
     backend: str = "any",
     noise: int = 0,
     seed: int = 0,
+    among: Sequence[str] = (),
+    clock: xr.DataArray | None = None,
 ) -> xr.DataArray:
     """Joint draws of the time of each kernel on each SKU.
 
@@ -38,17 +42,22 @@ def predict(
     posterior : Dataset, dims (chain, draw, sku, architecture)
         Stored draws with attributes ``law`` and ``factors``.
     cells : Dataset
-        ``M``, ``N``, ``K`` [1], dims such as (workload, op).
+        The sizes of the law, such as ``M``, ``N``, ``K`` [1], dims such as (workload, op).
     datasheets : Dataset, dims (sku,)
         Of the SKUs asked for, for one dtype.
     regime : {"served", "benchmark"}
-        See `m2bayes.mechanism.gemm.gemm_terms`.
+        Served: cold weights and KV cache, settled clock. Benchmark: as kernel tables are taken.
     backend : str
-        One that the posterior knows, or ``any``: the build effect is then drawn.
+        One that the posterior knows, or ``any``: the build effect is then drawn, and of laws
+        whose factors belong to a backend's kernel each draw takes one backend for all SKUs.
     noise : int
         Number of new runs; 0 for the noise-free time.
     seed : int
         Of everything that is drawn here.
+    among : sequence of str
+        The backends that ``any`` stands for; by default all that the posterior knows.
+    clock : DataArray, dims (chain, draw, sku), optional
+        Share of its clock that a SKU keeps under a lowered power limit [1].
 
     Returns
     -------
@@ -62,30 +71,109 @@ def predict(
     WorkloadError
         If the datasheets are for another dtype than the posterior.
     """
-    law = LAWS.get(str(posterior.attrs["law"]))
-    if law is None:
-        raise UnknownNameError("law", str(posterior.attrs["law"]), LAWS)
+    law = law_of(posterior)
     dtype = str(datasheets["dtype"].item()) if "dtype" in datasheets.coords else None
     if dtype not in (None, posterior.attrs.get("dtype")):
         raise WorkloadError(
             f"datasheets for {dtype}: the posterior knows {posterior.attrs['dtype']}"
         )
-    dims = cells["M"].dims
-    flat, where = _unique_shapes(cells)
+    settings: dict[str, Any] = {"regime": regime, "noise": noise, "seed": seed, "clock": clock}
+    if law.variant is None:
+        return predict_units(posterior, cells, datasheets, backend=backend, **settings)
+    if not law.by_backend:
+        return _by_kernel(posterior, cells, datasheets, "any", settings)
+    known_ones = [*among] or backends(posterior)
+    if backend not in ("any", *known_ones):
+        raise UnknownNameError("backend", backend, ["any", *known_ones])
+    chosen = known_ones if backend == "any" else [backend]
+    times = [_by_kernel(posterior, cells, datasheets, b, settings) for b in chosen]
+    if len(times) == 1:
+        return times[0]
+    shape = times[0].shape[:2]
+    pick = labelled_rng(seed, "backend").integers(len(times), size=shape)
+    stacked = np.stack([time.values for time in times])
+    return times[0].copy(data=stacked[pick, np.arange(shape[0])[:, None], np.arange(shape[1])])
+
+
+def backends(posterior: xr.Dataset) -> list[str]:
+    """Backends whose kernels a posterior knows, in alphabetical order, no dims."""
+    return sorted({str(unit).split("/")[1] for unit in posterior["sku"].values})
+
+
+def _by_kernel(
+    posterior: xr.Dataset,
+    cells: xr.Dataset,
+    datasheets: xr.Dataset,
+    backend: str,
+    settings: dict[str, Any],
+) -> xr.DataArray:
+    """Times with one backend, each cell by its own kernel, dims as of `predict`."""
+    law = law_of(posterior)
+    first = cells[law.sizes[0]]
+    labels = law.variant(cells, backend).ravel()  # type: ignore[misc]
+    sizes = {v: ("shape", cells[v].values.ravel()) for v in _columns_of(law, cells)}
+    flat, skus = xr.Dataset(sizes), datasheets["sku"].values
+    samples = (posterior.sizes["chain"], posterior.sizes["draw"])
+    out = np.empty((*samples, len(skus), len(labels)))
+    for label in np.unique(labels):
+        at = np.flatnonzero(labels == label)
+        units = unit_sheets(law, datasheets, [f"{sku}/{label}" for sku in skus])
+        part = predict_units(posterior, flat.isel(shape=at), units, backend=backend, **settings)
+        out[..., at] = part.values
+    coords = {d: posterior[d] for d in ("chain", "draw")} | {"sku": skus}
+    coords |= {d: cells[d] for d in first.dims if d in cells.coords}
+    return xr.DataArray(
+        out.reshape(*samples, len(skus), *first.shape),
+        dims=("chain", "draw", "sku", *first.dims),
+        coords=coords,
+        attrs={"units": "s"},
+    )
+
+
+def law_of(posterior: xr.Dataset) -> Law:
+    """Law that a posterior's factors belong to."""
+    law = LAWS.get(str(posterior.attrs["law"]))
+    if law is None:
+        raise UnknownNameError("law", str(posterior.attrs["law"]), LAWS)
+    return law
+
+
+def predict_units(
+    posterior: xr.Dataset,
+    cells: xr.Dataset,
+    datasheets: xr.Dataset,
+    *,
+    regime: str,
+    backend: str,
+    noise: int = 0,
+    seed: int = 0,
+    clock: xr.DataArray | None = None,
+) -> xr.DataArray:
+    """Joint draws of the time [s] of each cell on each unit, dims as of `predict`.
+
+    As `predict`, but `datasheets` are those of units, from `m2bayes.kernels.unit_sheets`, and
+    each of them runs every cell.
+    """
+    law = law_of(posterior)
+    dims, first = cells[law.sizes[0]].dims, cells[law.sizes[0]]
+    flat, where = _unique_shapes(law, cells)
     factors = with_skus(posterior, datasheets, seed=seed)
-    terms = gemm_terms(flat, datasheets, regime=regime, backend=backend)
+    if clock is not None and law.clocked:
+        share = clock.assign_coords(sku=datasheets["sku"].values)
+        factors = factors.assign({law.clocked: factors[law.clocked] * share})
+    terms = law.terms(flat, datasheets, regime=regime, backend=backend)
     blocks = []
     for sku in datasheets["sku"].values:
         factor = factors.sel(sku=sku) if "sku" in factors.dims else factors
         rows, sheet = _rows(terms.sel(sku=sku)), datasheets.sel(sku=[sku])
         columns = _columns(factor)
-        time = law(rows, columns)
-        shapes = _field_points(flat, rows, columns)
+        time = law.time(rows, columns)
+        shapes = _field_points(law, flat, rows, columns)
         error = _error(posterior, shapes, sheet, time, backend=backend, noise=noise, seed=seed)
         factor_of_time = np.exp(np.clip(error.astype(float), -LARGEST, LARGEST))
         blocks.append((time * factor_of_time)[..., where])
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
-    shape = (len(blocks), chains, draws, *cells["M"].shape)
+    shape = (len(blocks), chains, draws, *first.shape)
     times = np.moveaxis(np.stack(blocks).reshape(shape), 0, 2)
     coords = {d: posterior[d] for d in ("chain", "draw")} | {
         "sku": datasheets["sku"].values,
@@ -96,12 +184,21 @@ def predict(
     )
 
 
-def _unique_shapes(cells: xr.Dataset) -> tuple[xr.Dataset, np.ndarray]:
-    """Distinct (M, N, K) along one dim ``shape``, and where each cell finds its own."""
-    sizes = np.stack([cells[v].values.ravel() for v in ("M", "N", "K")], axis=1)
+def _columns_of(law: Law, cells: xr.Dataset) -> list[str]:
+    """Variables of a shape: sizes, sizes that tables leave out, labels."""
+    return [v for v in (*law.sizes, *law.given, *law.labels) if v in cells]
+
+
+def _unique_shapes(law: Law, cells: xr.Dataset) -> tuple[xr.Dataset, np.ndarray]:
+    """Distinct shapes along one dim ``shape``, and where each cell finds its own."""
+    numbers = [v for v in _columns_of(law, cells) if v not in law.labels]
+    sizes = np.stack([cells[v].values.ravel() for v in numbers], axis=1)
     unique, where = np.unique(sizes.astype(float), axis=0, return_inverse=True)
-    flat = xr.Dataset({v: ("shape", unique[:, i]) for i, v in enumerate(("M", "N", "K"))})
-    return flat, where.ravel()
+    flat = {v: ("shape", unique[:, i]) for i, v in enumerate(numbers)}
+    given = {v: ("shape", np.full(len(unique), float(x))) for v, x in law.given.items()}
+    for label in law.labels:  # one kernel is one label
+        given[label] = ("shape", np.full(len(unique), cells[label].values.ravel()[0]))
+    return xr.Dataset(given | flat), where.ravel()
 
 
 def _rows(terms: xr.Dataset) -> dict[str, np.ndarray]:
@@ -110,11 +207,11 @@ def _rows(terms: xr.Dataset) -> dict[str, np.ndarray]:
 
 
 def _field_points(
-    flat: xr.Dataset, rows: dict[str, np.ndarray], columns: dict[str, np.ndarray]
+    law: Law, flat: xr.Dataset, rows: dict[str, np.ndarray], columns: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """M, N, K and mean cache gain of each shape [1], dims (shape, 4)."""
-    gain = cache_gain(rows, {name: column.mean() for name, column in columns.items()})
-    sizes = [flat[v].values for v in ("M", "N", "K")]
+    """Sizes and mean cache gain of each shape [1], dims (shape, size + 1)."""
+    gain = law.gain(rows, {name: column.mean() for name, column in columns.items()})
+    sizes = [flat[v].values for v in law.sizes]
     return np.stack([*sizes, np.broadcast_to(gain[0], sizes[0].shape)], axis=1)
 
 
@@ -145,6 +242,7 @@ def _error(
         architecture=family,
         draws=samples,
         seed=seed,
+        lengths=law_of(posterior).lengths,
         residuals=known(posterior, family, sku),
     )
     relative, absolute = (
@@ -154,7 +252,7 @@ def _error(
     if not noise:
         return delta + _build_effect(posterior, sku, backend, 1, seed)[0]
     sigma_run = _scale(posterior, "log_sigma_run", sheet, seed)
-    labels = ["x".join(f"{v:.0f}" for v in shape) for shape in shapes[:, :3]]
+    labels = ["x".join(f"{v:.0f}" for v in shape) for shape in shapes[:, :-1]]
     run = run_noise(labels, sku=sku, backend=backend, draws=samples, runs=noise, seed=seed)
     build = _build_effect(posterior, sku, backend, noise, seed)
     return delta + np.median(build + sigma_run * widening * run, axis=0)
@@ -169,6 +267,8 @@ def _build_effect(
     posterior: xr.Dataset, sku: str, backend: str, runs: int, seed: int
 ) -> np.ndarray:
     """Build effect of each run, dims (run, sample, 1): the named backend's own, or drawn."""
+    if "build_effect" not in posterior:  # each unit is one build
+        return np.zeros((1, 1, 1))
     known = posterior["build_effect"]
     if backend != "any" and backend not in known["backend"].values:
         raise UnknownNameError("backend", backend, ["any", *map(str, known["backend"].values)])

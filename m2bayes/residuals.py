@@ -8,8 +8,8 @@ import numpy as np
 import xarray as xr
 
 from m2bayes.discrepancy import Residuals, cell_scale, inflation
-from m2bayes.factors import with_skus
-from m2bayes.mechanism.gemm import LAWS, cache_gain, gemm_terms
+from m2bayes.factors import by_sku, with_skus
+from m2bayes.mechanism.laws import LAWS
 
 
 def known(posterior: xr.Dataset, family: str, sku: str) -> Residuals | None:
@@ -59,15 +59,16 @@ def residuals(posterior: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset) 
         cells["sku"].values.astype(str),
         datasheets["architecture"].sel(sku=cells["sku"]),
     )
+    law = LAWS[str(mean.attrs["law"])]
     time, effect, gain = _mean_time(mean, cells, datasheets)
     log_ratio = np.log(cells["op_time"].values) - np.log(time) - effect
     relative, absolute, run = (
-        np.exp(mean[f"log_sigma_{kind}"].squeeze(("chain", "draw")).sel(sku=sku).values)
+        np.exp(_spread(mean, f"log_sigma_{kind}", datasheets).sel(sku=sku).values)
         for kind in ("cell", "time", "run")
     )
     scale = cell_scale(relative, absolute, time.mean(axis=1))
     runs = np.isfinite(log_ratio).sum(axis=1)
-    shape = np.stack([cells[v].values for v in ("M", "N", "K")], axis=1)
+    shape = np.stack([cells[v].values for v in law.sizes], axis=1)
     out = xr.Dataset(
         {
             "residual": ("cell", (np.nanmedian(log_ratio, axis=1) / scale).astype("float32")),
@@ -79,7 +80,7 @@ def residuals(posterior: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset) 
         }
     )
     wider = [
-        inflation(_of(out, str(family)), str(name))
+        inflation(_of(out, str(family)), str(name), lengths=law.lengths)
         for name, family in zip(
             datasheets["sku"].values, datasheets["architecture"].values, strict=True
         )
@@ -87,22 +88,31 @@ def residuals(posterior: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset) 
     return out.assign(residual_wider=("sku", wider)).assign_coords(sku=datasheets["sku"].values)
 
 
+def _spread(mean: xr.Dataset, name: str, datasheets: xr.Dataset) -> xr.DataArray:
+    """Log spread of each SKU [1], dims (sku,), at the mean of the draws."""
+    held = by_sku(mean, name, datasheets, seed=0).isel(chain=0, draw=0, drop=True)
+    return held.broadcast_like(datasheets["sku"]).assign_coords(sku=datasheets["sku"].values)
+
+
 def _mean_time(
     mean: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Modelled time [s] of each run at the mean of the factors, build effect, cache gain [1]."""
-    sku = cells["sku"]
+    sku, law = cells["sku"], LAWS[str(mean.attrs["law"])]
     factors = with_skus(mean, datasheets, seed=0).isel(chain=0, draw=0, drop=True)
     rows = {
         str(k): v.sel(sku=sku).drop_vars("sku") if "sku" in v.dims else v
         for k, v in factors.data_vars.items()
     }
     sheets = datasheets.sel(sku=sku)
-    terms = gemm_terms(cells, sheets, regime="benchmark", backend=cells["backend"])
-    time = LAWS[str(mean.attrs["law"])](terms.drop_vars("sku"), rows)
+    terms = law.terms(cells, sheets, regime="benchmark", backend=cells["backend"])
+    terms = terms.drop_vars("sku")
+    time = law.time(terms, rows)
     time = time.broadcast_like(cells["op_time"]).transpose("cell", "run").values
+    gain = law.gain(terms, rows).broadcast_like(cells["op_time"])
+    gain = gain.where(cells["op_time"].notnull()).transpose("cell", "run").values
+    if "build_effect" not in mean:  # each unit is one build
+        return time, np.zeros(time.shape), gain
     backend = cells["backend"].where(cells["backend"] != "", mean["backend"].values[0])
     effect = mean["build_effect"].isel(chain=0, draw=0).sel(sku=sku, backend=backend)
-    gain = cache_gain(terms.drop_vars("sku"), rows).broadcast_like(cells["op_time"])
-    gain = gain.where(cells["op_time"].notnull()).transpose("cell", "run")
-    return time, effect.transpose("cell", "run").values, gain.values
+    return time, effect.transpose("cell", "run").values, gain

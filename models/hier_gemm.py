@@ -27,14 +27,26 @@ def build(data, datasheets, clock=None):
         log_factor = {
             # the source's bandwidth ramp ends at 0.891; an HBM read takes some 8,000 clocks
             "eta_memory": frame.pooled(
-                "log_eta_memory", (np.log(0.87), 0.08), architecture=0.05, sku=0.04, centred=True
+                "log_eta_memory",
+                (np.log(0.87), 0.08),
+                architecture=0.05,
+                sku=0.04,
+                centred=("sku",),
             ),
             "memory_latency": frame.pooled(
-                "log_memory_latency", (np.log(8300), 0.3), architecture=0.1, sku=0.08, centred=True
+                "log_memory_latency",
+                (np.log(8300), 0.3),
+                architecture=0.1,
+                sku=0.08,
+                centred=("sku",),
             ),
             "eta_cache": frame.pooled("log_eta_cache", (-1.7, 0.45), architecture=0.43),
             "launch_time": frame.pooled(
-                "log_launch_time", (np.log(1.4e-6), 0.4), architecture=0.15, sku=0.2, centred=True
+                "log_launch_time",
+                (np.log(1.4e-6), 0.4),
+                architecture=0.15,
+                sku=0.2,
+                centred=("sku",),
             ),
             # the source's clocks droop by 0.20 to 0.44; its large-M ceilings are 0.675 to 0.748
             "clock_burst": frame.pooled("log_clock_burst", (0.07, 0.2), architecture=0.1, sku=0.06),

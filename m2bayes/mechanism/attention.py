@@ -1,0 +1,267 @@
+"""Time of an attention kernel: prefill by work and tiles, decode by KV traffic and tiles.
+
+Both laws belong to a kernel, not to a card: their factors are those of one library on one
+generation of tensor cores. Prefill schedules tiles of queries over the SMs; decode gives each
+sequence and KV head to one block of threads, splits long contexts, and reads the KV cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from m2bayes._math import exp, log, maximum, minimum, sigmoid, smooth_maximum
+
+TILE = 128  # [token] side of a block of queries by keys, and of a step along the context
+WIDE_TILE = 256  # [token] of queries where the tensor core takes two tiles at once
+WIDE_TENSOR = 8192.0  # [FLOP/clock/SM] from which it does
+EXPONENTIALS = 0.5  # share of the exponentials' time that the matrix products do not hide
+PORT = 64.0  # [byte/clock/SM] an SM moves to and from L2
+LIST_SHARPNESS = 6.0  # of the longest tile against the work of all
+WARM_SHARPNESS = 8.0  # of the edge where activations no longer fit into L2
+REPLAYS = 16.0  # kernels in one benchmark run
+BURST, SETTLING = 0.03, 0.7  # [s] after which a power-limited clock has settled, and its log width
+COMBINE_LENGTH = 300.0  # [token] from which a context is split
+NOTHING_WARM = -50.0  # log room in L2 of a cache that nobody has just read
+ELEMENT = 2.0  # [byte] of bf16
+
+
+def _sizes(cells: xr.Dataset, *names: str) -> list[Any]:
+    return [cells[name].astype(float) for name in names]
+
+
+def prefill_terms(
+    cells: xr.Dataset, sheets: xr.Dataset, *, regime: str, backend: Any = "any"
+) -> xr.Dataset:
+    """Everything in the prefill law that has no parameter in it.
+
+    Parameters
+    ----------
+    cells : Dataset
+        ``batch`` [sequence], ``length`` new and ``context`` cached tokens of each [token],
+        ``heads``, ``kv_heads``, ``head_dim`` on one GPU [1], any dims.
+    sheets : Dataset
+        Datasheet numbers for one dtype, dims (sku,) or gathered to the dims of `cells`.
+    regime : {"served", "benchmark"}
+        Served: the clock has settled and no floor of a lone launch. Benchmark: a replayed CUDA
+        graph of one kernel.
+    backend : str
+        Without effect: the kernel is in the factors.
+
+    Returns
+    -------
+    Dataset, dims broadcast from `cells` and `sheets`
+        ``block_compute``, ``block_exponential`` [s] of one 128 × 128 block on one SM, ``keys``
+        and ``tiles`` [block/SM] of work, ``wave``, ``tile_keys``, ``tile_queries`` [block] of the
+        longest tile, ``padding_work``, ``padding_tile`` [block/token], ``query_bytes``,
+        ``key_bytes`` [byte], ``cold`` share [1], ``sm_rate``, ``peak_bandwidth`` [byte/s],
+        ``launches`` [1], ``settled`` [s].
+    """
+    batch, length, context = _sizes(cells, "batch", "length", "context")
+    heads, kv_heads, width = _sizes(cells, "heads", "kv_heads", "head_dim")
+    sms, boost = sheets["sm_count"], sheets["boost_clock"]
+    queries = xr.where(sheets["tensor_flop_per_clock"] >= WIDE_TENSOR, WIDE_TILE, TILE)
+    tiles = np.ceil(length / queries)
+    block = TILE * TILE
+    size = ELEMENT * width * batch
+    footprint = 2 * size * (length * heads + (length + context) * 2 * kv_heads) / ELEMENT
+    parallel = batch * heads / sms
+    full = np.maximum(parallel * tiles, 1.0)
+    served = regime == "served"
+    cold = 1 - sigmoid(WARM_SHARPNESS * np.log(sheets["l2"] / footprint))
+    return xr.Dataset(
+        {
+            "block_compute": 4 * block * width / (sheets["peak_flop_rate"] / sms),
+            "block_exponential": EXPONENTIALS * block / (sheets["exp_per_clock"] * boost),
+            "keys": parallel * length * (length / 2 + context) / block,
+            "padding_work": parallel * length / 2 / block,
+            "tiles": parallel * tiles * queries / TILE,
+            "wave": np.log(np.ceil(full) / full),
+            "tile_keys": np.minimum(length, queries) * (length + context) / block,
+            "padding_tile": np.minimum(length, queries) / 2 / block,
+            "tile_queries": queries / TILE + xr.zeros_like(length),
+            "query_bytes": 2 * size * length * heads,
+            "key_bytes": 2 * size * (length + context) * kv_heads,
+            "cold": cold,
+            "sm_rate": PORT * sms * boost,
+            "peak_bandwidth": sheets["peak_bandwidth"],
+            "launches": xr.full_like(length, 0.0 if served else 1.0),
+            "settled": xr.full_like(length, np.inf if served else 1.0),
+        }
+    ).drop_vars("dtype", errors="ignore")
+
+
+def prefill_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
+    r"""Time [s] of one causal prefill attention kernel, dims broadcast.
+
+    .. math::
+        t &= t_0 + u\,e^{d\,\sigma}\,[L^6 + (W + \tau L)^6]^{1/6} + t_{lin} \\
+        u &= u_{mma}/e + u_{exp} \\
+        W &= \frac{BH}{SM}\left[\frac{S(S + s_1)/2}{128^2} + o\,n_t\right], \quad
+        L = \lambda\left[\frac{q(S + s_1/2)}{128^2} + o\right] \\
+        t_{lin} &= m\,\frac{B_q + m_k B_k}{64\,SM f} + m_b (1 - h)\,\frac{B_q + B_k}{BW}
+
+    ``W`` is the work per SM in blocks of 128 × 128 (query, key) pairs, ``L`` the longest tile:
+    the larger of the two and their sum's share :math:`\tau` end the kernel. The source's constant
+    :math:`c_{attn}` saturates the efficiency at small S; here the padding :math:`s_1` and the
+    overhead :math:`o` of a tile do it, which also hold for other batches and heads.
+
+    Parameters
+    ----------
+    terms : mapping
+        From `prefill_terms`.
+    factors : mapping
+        ``launch_time`` of a lone kernel in a graph and ``kernel_latency`` inside a step [s],
+        ``eta_tensor`` [1], ``tile_overhead`` [block], ``padding`` [token], ``tail``,
+        ``lone_tile``, ``wave_share``, ``port_cost``, ``key_cost``, ``memory_cost``, ``droop`` [1].
+
+    Notes
+    -----
+    Fitted for head_dim 128, lengths 16 to 16384, no cached context. ``memory_cost`` is the
+    traffic in units of one pass.
+    """
+    unit = terms["block_compute"] / factors["eta_tensor"] + terms["block_exponential"]
+    overhead = factors["tile_overhead"]
+    work = (
+        terms["keys"] + factors["padding"] * terms["padding_work"] + overhead * terms["tiles"]
+    ) * exp(factors["wave_share"] * terms["wave"])
+    tile = factors["lone_tile"] * (
+        terms["tile_keys"]
+        + factors["padding"] * terms["padding_tile"]
+        + overhead * terms["tile_queries"]
+    )
+    blocks = smooth_maximum(tile, work + factors["tail"] * tile, LIST_SHARPNESS)
+    settled = exp(factors["droop"] * settling(terms["settled"] * REPLAYS * unit * work))
+    port = (terms["query_bytes"] + factors["key_cost"] * terms["key_bytes"]) / terms["sm_rate"]
+    memory = terms["cold"] * (terms["query_bytes"] + terms["key_bytes"]) / terms["peak_bandwidth"]
+    return (
+        floor_time(terms, factors)
+        + unit * settled * blocks
+        + factors["port_cost"] * port
+        + factors["memory_cost"] * memory
+    )
+
+
+def settling(burst: Any) -> Any:
+    """Share [1] of the clock's droop that shows after `burst` seconds of load, dims of `burst`.
+
+    >>> float(settling(0.03)), float(settling(float("inf")))
+    (0.5, 1.0)
+    """
+    return sigmoid(log(burst / BURST) / SETTLING)
+
+
+def floor_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
+    """Launch of a lone graph [s] in a benchmark, a kernel's own latency in a step; broadcast."""
+    lone = terms["launches"]
+    return lone * factors["launch_time"] + (1 - lone) * factors["kernel_latency"]
+
+
+def decode_terms(
+    cells: xr.Dataset, sheets: xr.Dataset, *, regime: str, backend: Any = "any"
+) -> xr.Dataset:
+    """Everything in the decode law that has no parameter in it.
+
+    Parameters
+    ----------
+    cells : Dataset
+        ``batch`` [sequence], ``length`` tokens that each attends to [token], ``heads``,
+        ``kv_heads``, ``head_dim`` on one GPU [1], any dims.
+    sheets : Dataset
+        Datasheet numbers for one dtype, dims (sku,) or gathered to the dims of `cells`.
+    regime : {"served", "benchmark"}
+        Served: the KV cache is cold and there is no floor of a lone launch. Benchmark: a replayed
+        graph, whose KV cache L2 holds if it can.
+    backend : str
+        Without effect: the kernel is in the factors.
+
+    Returns
+    -------
+    Dataset, dims broadcast from `cells` and `sheets`
+        ``blocks`` of threads per SM, ``steps`` of 128 tokens, ``splits`` that the idle SMs offer,
+        ``group`` queries per KV head, over 16, ``long``, ``sparse`` weights of the combining
+        kernel [1], ``clock`` [Hz], ``hbm_time`` at the datasheet's bandwidth [s], ``room`` log of
+        L2 over the footprint, ``launches`` [1].
+    """
+    batch, length = _sizes(cells, "batch", "length")
+    heads, kv_heads, width = _sizes(cells, "heads", "kv_heads", "head_dim")
+    wide = sheets["tensor_flop_per_clock"] >= WIDE_TENSOR
+    group = heads / kv_heads
+    per_block = xr.where(wide, 32.0, 64.0)
+    blocks = batch * kv_heads * np.ceil(group / per_block) / sheets["sm_count"]
+    cache = 2 * ELEMENT * width * batch * kv_heads * length
+    traffic = cache + 2 * ELEMENT * width * batch * heads
+    served = regime == "served"
+    room = xr.full_like(length, NOTHING_WARM) if served else np.log(sheets["l2"] / cache)
+    return xr.Dataset(
+        {
+            "blocks": blocks,
+            "steps": np.ceil(length / TILE) * width / TILE + 0.0 * blocks,
+            "splits": np.minimum(np.maximum(1 / blocks, 1.0), np.ceil(length / TILE)),
+            "group": group / 16 + 0.0 * blocks,
+            "long": sigmoid(3 * np.log(length / COMBINE_LENGTH)) + 0.0 * blocks,
+            "sparse": sigmoid(-3 * np.log(blocks)),
+            "clock": sheets["boost_clock"],
+            "hbm_time": traffic / sheets["peak_bandwidth"],
+            "room": room + 0.0 * blocks,
+            "launches": xr.full_like(length, 0.0 if served else 1.0),
+        }
+    ).drop_vars("dtype", errors="ignore")
+
+
+def decode_branches(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
+    """SM, HBM and chain time [s] of a decode attention kernel, dims broadcast; `decode_time`."""
+    warm = sigmoid(factors["cache_edge"] * (terms["room"] + log(factors["cache_share"])))
+    issue = (
+        terms["blocks"]
+        * (factors["block_cost"] + factors["step_cost"] * terms["steps"])
+        * (1 + factors["group_cost"] * terms["group"])
+        / terms["clock"]
+    )
+    memory = (1 - warm) * terms["hbm_time"] / factors["eta_memory"]
+    splits = minimum(terms["splits"], maximum(factors["most_splits"], 1.0))
+    chain = factors["chain_cost"] * terms["steps"] / splits / terms["clock"]
+    return issue, memory, chain
+
+
+def decode_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
+    r"""Time [s] of one decode attention kernel, dims broadcast.
+
+    .. math::
+        t &= t_0 + t_{comb} + (t_{sm}^p + t_{hbm}^p + t_{chain}^p)^{1/p} \\
+        t_{sm} &= r\,(c_f + c_t n)(1 + g G/16)/f, \quad
+        t_{hbm} = (1 - h)\,B/(BW\,\eta), \quad
+        t_{chain} = c_l\,n / \min(1/r, n, s_{max}) / f
+
+    ``r`` blocks of threads an SM, one for each sequence and KV head; ``n`` steps of 128 tokens:
+    :math:`t_{chain}` is the context-length term of a sequence that few SMs share; ``G`` queries a
+    KV head. ``h`` is the share that L2 still holds, 0 in a served step.
+
+    Parameters
+    ----------
+    terms : mapping
+        From `decode_terms`.
+    factors : mapping
+        ``launch_time`` of a lone kernel in a graph, ``kernel_latency`` inside a step,
+        ``combine_time`` [s], ``block_cost``, ``step_cost``, ``chain_cost`` [clock],
+        ``group_cost``, ``eta_memory``, ``cache_share``, ``cache_edge``, ``most_splits``, ``knee``
+        (sharpness above 1.8) [1].
+
+    Notes
+    -----
+    Fitted for head_dim 128, contexts 2 to 131072, batch up to 2048.
+    """
+    issue, memory, chain = decode_branches(terms, factors)
+    sharpness = 1.8 + factors["knee"]
+    body = smooth_maximum(smooth_maximum(issue, memory + 1e-12, sharpness), chain, sharpness)
+    combine = factors["combine_time"] * terms["long"] * terms["sparse"]
+    return floor_time(terms, factors) + combine + body
+
+
+def decode_gain(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
+    """Log factor by which L2 shortens a decode attention kernel [1], dims broadcast."""
+    cold = {**terms, "room": NOTHING_WARM + 0.0 * terms["room"]}
+    return log(decode_time(cold, factors) / decode_time(terms, factors))

@@ -1,0 +1,167 @@
+"""Every kind of kernel that is modelled: its sizes, its law, and what its discrepancy depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from m2bayes.mechanism import attention, collective, gemm, host, light
+
+
+def no_gain(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
+    """Return 0 for every kernel: the law knows no cache, dims of the first term [1]."""
+    return 0.0 * next(iter(terms.values()))
+
+
+@dataclass(frozen=True)
+class Law:
+    """One kind of kernel.
+
+    Parameters
+    ----------
+    time : callable
+        ``(terms, factors) -> s``, elementwise.
+    terms : callable
+        ``(cells, sheets, *, regime, backend) -> Dataset`` of all that has no parameter in it.
+    sizes : tuple of str
+        Columns of whole numbers that make a shape.
+    lengths : tuple of float
+        Correlation length of the discrepancy in octaves of each size, and in log gain from L2.
+    gain : callable
+        ``(terms, factors) ->`` log factor by which L2 shortens the kernel [1].
+    largest : int
+        No size is larger [1].
+    labels : tuple of str
+        Columns of text that tell kernels apart, besides the backend.
+    given : mapping
+        Sizes that no table holds, and their value in all of them.
+    variant : callable, optional
+        ``(cells, backend) ->`` name of the kernel of each cell: where the factors belong to a
+        kernel on a card. None where they belong to the card.
+    by_backend : bool
+        Whether that name begins with the backend.
+    clocked : str
+        The factor that falls with the SM clock under a lowered power limit, if any.
+    family : callable
+        ``(datasheets) ->`` what cards have in common that run the same kernel, dims (sku,).
+    spread : callable
+        ``(datasheets) ->`` how much more than usual the cards of a family differ [1], dims (sku,).
+    """
+
+    time: Callable[..., Any]
+    terms: Callable[..., xr.Dataset]
+    sizes: tuple[str, ...]
+    lengths: tuple[float, ...]
+    gain: Callable[..., Any] = no_gain
+    largest: int = 10**7
+    labels: tuple[str, ...] = ()
+    given: Mapping[str, float] = field(default_factory=dict)
+    variant: Callable[[Mapping[str, Any], Any], np.ndarray] | None = None
+    by_backend: bool = True
+    clocked: str = ""
+    family: Callable[[xr.Dataset], list[str]] = lambda sheets: [""] * sheets.sizes["sku"]
+    spread: Callable[[xr.Dataset], np.ndarray] = lambda sheets: np.ones(sheets.sizes["sku"])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of a table of measurements."""
+        return ("sku", "backend", "version", *self.labels, *self.sizes, "op_time")
+
+
+def _backend(size: str) -> Callable[[Mapping[str, Any], Any], np.ndarray]:
+    """Variant of a law whose factors belong to a backend; `size` is one of its sizes."""
+
+    def variant(cells: Mapping[str, Any], backend: Any) -> np.ndarray:
+        like = np.asarray(cells[size], dtype=float)
+        return np.broadcast_to(np.asarray(backend, dtype=str), like.shape)
+
+    return variant
+
+
+def _light_kernel(cells: Mapping[str, Any], backend: Any) -> np.ndarray:
+    """A light kernel is much the same whatever engine it belongs to."""
+    return np.asarray(cells["kernel"], dtype=str)
+
+
+def _decode_kernel(cells: Mapping[str, Any], backend: Any) -> np.ndarray:
+    """Multi-head and grouped-query decode are different kernels of one backend."""
+    alone = np.asarray(cells["heads"]) == np.asarray(cells["kv_heads"])
+    return np.char.add(_backend("length")(cells, backend), np.where(alone, "/mha", "/gqa"))
+
+
+def tensor_generation(sheets: xr.Dataset) -> list[str]:
+    """Name of the tensor core's instruction, which decides what kernel a library has for it.
+
+    By FLOP/clock/SM of bf16 [1]: below 4096 ``mma`` (Ampere, Ada, GeForce Blackwell), 4096
+    ``wgmma`` (Hopper), from 8192 ``tcgen05`` (data-centre Blackwell).
+    """
+    width = sheets["tensor_flop_per_clock"].values
+    return [str(w) for w in np.select([width < 4096, width < 8192], ["mma", "wgmma"], "tcgen05")]
+
+
+def _mma_spread(sheets: xr.Dataset) -> np.ndarray:
+    """Kernels for mma are tuned for each chip, so cards differ four times as much as elsewhere."""
+    return np.where([g == "mma" for g in tensor_generation(sheets)], 4.0, 1.0)
+
+
+_GEMM: dict[str, Any] = {
+    "terms": gemm.gemm_terms,
+    "sizes": ("M", "N", "K"),
+    "lengths": (2.0, 0.7, 1.2, 0.5),
+    "gain": gemm.cache_gain,
+}
+_ATTENTION: dict[str, Any] = {
+    "sizes": ("batch", "length", "heads", "kv_heads"),
+    "lengths": (2.0, 1.5, 2.0, 2.0, 0.5),
+    "family": tensor_generation,
+    "spread": _mma_spread,
+}
+LAWS = {
+    "gemm_time": Law(gemm.gemm_time, clocked="clock_burst", **_GEMM),
+    "ceiling_time": Law(gemm.ceiling_time, clocked="ceiling", **_GEMM),
+    "prefill_time": Law(
+        attention.prefill_time,
+        attention.prefill_terms,
+        given={"context": 0, "head_dim": 128},
+        variant=_backend("length"),
+        clocked="eta_tensor",
+        **_ATTENTION,
+    ),
+    "decode_time": Law(
+        attention.decode_time,
+        attention.decode_terms,
+        gain=attention.decode_gain,
+        given={"head_dim": 128},
+        variant=_decode_kernel,
+        **_ATTENTION,
+    ),
+    "light_time": Law(
+        light.light_time,
+        light.light_terms,
+        sizes=("tokens", "width"),
+        lengths=(2.0, 2.0, 0.5),
+        labels=("kernel",),
+        variant=_light_kernel,
+        by_backend=False,
+    ),
+    "allreduce_time": Law(
+        collective.allreduce_time,
+        collective.allreduce_terms,
+        sizes=("gpus", "bytes"),
+        lengths=(1.0, 3.0, 0.5),
+        largest=10**11,
+        variant=_backend("bytes"),
+        family=collective.link,
+    ),
+    "host_time": Law(
+        host.host_time,
+        host.host_terms,
+        sizes=("kernels", "sequences", "graph"),
+        lengths=(4.0, 4.0, 1.0, 0.5),
+        variant=_backend("kernels"),
+    ),
+}

@@ -1,0 +1,175 @@
+"""Time of a whole engine step: joint draws of every operator, and of what the host adds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from m2bayes._random import labelled_rng
+from m2bayes._spec import Step
+from m2bayes.kernels import unit_sheets
+from m2bayes.llm import LLM
+from m2bayes.mechanism import host
+from m2bayes.mechanism.power import capped_clock
+from m2bayes.operators import operators
+from m2bayes.predictive import backends, law_of, predict
+
+PARTS = ("gemm", "attention_prefill", "attention_decode", "light", "allreduce", "host")
+LIBRARY = "nccl"  # that every engine can fall back on
+CAP_SPREAD = 0.45  # log spread of the cap's exponent between cards, see `capped_share`
+
+
+def aligned(parts: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+    """Parts thinned to the same number of draws: one index is one state of the world.
+
+    The parts were fitted apart, so pairing their draws by index makes joint draws of independent
+    posteriors.
+
+    Parameters
+    ----------
+    parts : mapping of Dataset, dims (chain, draw, …)
+        Posteriors by name.
+    """
+    draws = min(part.sizes["draw"] for part in parts.values())
+    return {name: _thinned(part, draws) for name, part in parts.items()}
+
+
+def _thinned(part: xr.Dataset, draws: int) -> xr.Dataset:
+    if part.sizes["draw"] == draws:
+        return part
+    at = np.linspace(0, part.sizes["draw"] - 1, draws).round().astype(int)
+    return part.isel(draw=at).assign_coords(draw=np.arange(draws))
+
+
+def operator_times(
+    parts: Mapping[str, xr.Dataset],
+    llm: LLM,
+    steps: Sequence[Step],
+    datasheets: xr.Dataset,
+    *,
+    tp: int = 1,
+    backend: str = "any",
+    graphs: bool = True,
+    noise: int = 0,
+    seed: int = 0,
+) -> xr.DataArray:
+    """Joint draws of each operator's time in each step, all its calls together.
+
+    Parameters
+    ----------
+    parts : mapping of Dataset, dims (chain, draw, …)
+        Posteriors of `PARTS`, aligned.
+    llm : LLM
+        Shape of the LLM.
+    steps : sequence of Step, dims (workload,)
+        In the order asked.
+    datasheets : Dataset, dims (sku,)
+        Of the SKUs asked for; with ``power_cap`` [1] where a card's limit is lowered.
+    tp : int
+        GPUs that share the LLM [1].
+    backend : str
+        Engine whose kernels run, or ``any``.
+    graphs : bool
+        Whether the engine captures CUDA graphs.
+    noise, seed : int
+        See `m2bayes.predictive.predict`.
+
+    Returns
+    -------
+    DataArray, dims (chain, draw, sku, workload, op)
+        Time [s]; ``host`` is what the host adds, so that the sum is the time of the step:
+        the launches that outlast the kernels, the work for each sequence, and sampling.
+    """
+    cells = operators(llm, steps, tp=tp, graphs=graphs)
+    settings: dict[str, Any] = {"noise": noise, "seed": seed}
+    clock = capped_share(parts["gemm"], datasheets, seed=seed)
+    times = []
+    for part in PARTS[:-1]:
+        calls = cells[part]["calls"]
+        if not (calls > 0).any():
+            continue
+        if part == "allreduce":
+            time = _allreduce(parts[part], cells[part], datasheets, backend, settings)
+        else:
+            known = backend if part != "light" else "any"
+            time = predict(
+                parts[part], cells[part], datasheets, backend=known, clock=clock, **settings
+            )
+        times.append((time * calls).transpose("chain", "draw", "sku", "workload", "op"))
+    blocks = sum(time.sum("op") for time in times)
+    launches, tail = host_times(parts["host"], cells["host"], datasheets, backend, seed)
+    added = host.step_time(blocks, launches, tail) - blocks
+    times.append(added.expand_dims(op=["host"], axis=-1))
+    whole = xr.concat(times, dim="op", join="override", coords="minimal", compat="override")
+    return whole.transpose("chain", "draw", "sku", "workload", "op").assign_attrs(units="s")
+
+
+def host_times(
+    posterior: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset, backend: str, seed: int
+) -> tuple[xr.DataArray, xr.DataArray]:
+    """Launches and tail of each step [s], dims (chain, draw, sku, workload).
+
+    An engine that nobody measured, ``any`` among them, is drawn from the population of engines.
+    """
+    from m2bayes.factors import with_skus
+
+    law, skus = law_of(posterior), datasheets["sku"].values
+    units = unit_sheets(law, datasheets, [f"{sku}/{backend}" for sku in skus])
+    factors = with_skus(posterior, units, seed=seed)
+    if "sku" in factors.dims:
+        factors = factors.assign_coords(sku=skus)
+    terms = law.terms(cells, datasheets, regime="served")
+    return host.launch_time(terms, factors), host.tail_time(terms, factors)
+
+
+def _allreduce(
+    posterior: xr.Dataset,
+    cells: xr.Dataset,
+    datasheets: xr.Dataset,
+    backend: str,
+    settings: dict[str, Any],
+) -> xr.DataArray:
+    """An engine's own all-reduce, or the library's where that is faster, dims as of `predict`."""
+    library = predict(posterior, cells, datasheets, backend=LIBRARY, **settings)
+    engines = [b for b in backends(posterior) if b != LIBRARY]
+    if backend != "any" and backend not in engines:
+        return library
+    own = predict(posterior, cells, datasheets, backend=backend, among=engines, **settings)
+    return np.minimum(own, library)
+
+
+def capped_share(
+    posterior: xr.Dataset, datasheets: xr.Dataset, *, seed: int
+) -> xr.DataArray | None:
+    """Share of its clock that each SKU keeps under its lowered power limit [1].
+
+    The exponent is the posterior's, of one card's sweep; other cards' exponents differ by a
+    log-normal factor of width `CAP_SPREAD`: public sweeps and MLPerf results under caps have
+    exponents from 0.3 to 0.68.
+
+    Parameters
+    ----------
+    posterior : Dataset, dims (chain, draw, …)
+        Of the GEMMs, with ``cap_slope``.
+    datasheets : Dataset, dims (sku,)
+        With ``power_cap``, lowered over own limit [1], if any limit is lowered.
+    seed : int
+        Of the cards' exponents.
+
+    Returns
+    -------
+    DataArray, dims (chain, draw, sku), or None
+        None if no limit is lowered.
+    """
+    if "power_cap" not in datasheets:
+        return None
+    slope = posterior["cap_slope"].astype(float)
+    columns = []
+    for sku, cap in zip(datasheets["sku"].values, datasheets["power_cap"].values, strict=True):
+        normal = labelled_rng(seed, "cap", str(sku)).standard_normal(slope.shape)
+        columns.append(capped_clock(1.0, cap, 1.0, slope * np.exp(CAP_SPREAD * normal)))
+    names = xr.DataArray(datasheets["sku"].values, dims="sku", name="sku")
+    return xr.concat(columns, dim=names)

@@ -1,0 +1,125 @@
+"""Times of light kernels from the operator profiles of the Vidur simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from m2bayes._files import reason, regular, shown
+from m2bayes.errors import DataError
+
+BACKEND, VERSION = "vidur", "7d47513"
+COLUMNS = ("sku", "backend", "version", "kernel", "tokens", "width", "op_time")
+TOKENS, PARALLEL = "num_tokens", "num_tensor_parallel_workers"
+SIZES = (TOKENS, PARALLEL, "n_head", "n_kv_head", "n_embd", "n_expanded_embd")
+MILLISECOND, LONGEST = 1e-3, 1e6  # [s]; [ms] longer than any profiled kernel
+
+
+def _hidden(table: pd.DataFrame) -> pd.Series:
+    return table["n_embd"]
+
+
+def _gated(table: pd.DataFrame) -> pd.Series:
+    return table["n_expanded_embd"] / table[PARALLEL]
+
+
+def _rotated(table: pd.DataFrame) -> pd.Series:
+    """Elements of the query and key heads of one GPU, which has at least one KV head."""
+    keys = np.maximum(table["n_kv_head"] / table[PARALLEL], 1)
+    heads = table["n_head"] / table[PARALLEL] + keys
+    return heads * table["n_embd"] / table["n_head"]
+
+
+OPERATORS: dict[str, tuple[str, Callable[[pd.DataFrame], pd.Series]]] = {
+    "input_layernorm": ("norm", _hidden),
+    "post_attention_layernorm": ("norm", _hidden),
+    "mlp_act": ("activation", _gated),
+    "attn_rope": ("rope", _rotated),
+    "add": ("add", _hidden),
+    "emb": ("embedding", _hidden),
+}
+
+
+def read_mlp(path: str | Path, *, sku: str) -> pd.DataFrame:
+    """Read the light kernels of one ``mlp.csv``, a profile of one LLM on one card.
+
+    Rows with the same kernel, tokens and width are replicates: a norm, an addition and an
+    embedding are profiled anew for each degree of tensor parallelism, which does not change them.
+
+    Parameters
+    ----------
+    path : str or Path
+        ``mlp.csv`` of Vidur, whose times are in milliseconds, rounded to a microsecond.
+    sku : str
+        The card that was profiled; the file does not say.
+
+    Returns
+    -------
+    DataFrame, dims (row,), one row a measurement
+        ``sku``, ``backend``, ``version``, ``kernel`` (text), ``tokens`` [token], ``width``
+        [element] of one token on one GPU, ``op_time`` [s], the median of its repetitions; sorted.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, holds no row or lacks a column, or names the row whose number
+        is wrong.
+    """
+    origin = shown(path)
+    regular(Path(path), DataError)
+    try:
+        table = pd.read_csv(path)
+    except pd.errors.EmptyDataError:
+        raise DataError(f"{origin}: the file is empty; give an mlp.csv of Vidur") from None
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError) as fault:
+        raise DataError(f"{origin}: is no readable CSV: {reason(fault)}") from None
+    times = [f"time_stats.{name}.median" for name in OPERATORS]
+    missing = [c for c in (*SIZES, "use_gated_mlp", *times) if c not in table.columns]
+    if missing:
+        raise DataError(f"{origin}: no column {', '.join(missing)}; give an mlp.csv of Vidur")
+    if table.empty:
+        raise DataError(f"{origin}: the table holds no row; give at least one measurement")
+    for name in SIZES:
+        number = _number(table, name, origin)
+        _refuse(table, name, (number < 1) | (number % 1 != 0), origin, "a whole number from 1 on")
+        table[name] = number
+    for name in times:
+        number = _number(table, name, origin)
+        _refuse(table, name, number <= 0, origin, "a time above zero, in milliseconds")
+        _refuse(table, name, number > LONGEST, origin, "a time in milliseconds")
+        table[name] = number
+    gated = table["use_gated_mlp"].astype(str).str.strip().str.lower() == "true"
+    _refuse(table, "use_gated_mlp", ~gated, origin, "True: only gated activations are known")
+    parts = [
+        pd.DataFrame(
+            {
+                "sku": sku,
+                "backend": BACKEND,
+                "version": VERSION,
+                "kernel": kernel,
+                "tokens": table[TOKENS],
+                "width": width(table),
+                "op_time": table[f"time_stats.{name}.median"] * MILLISECOND,
+            }
+        )
+        for name, (kernel, width) in OPERATORS.items()
+    ]
+    return pd.concat(parts).sort_values(list(COLUMNS), ignore_index=True)
+
+
+def _number(table: pd.DataFrame, name: str, origin: str) -> pd.Series:
+    """Column as finite numbers."""
+    number = pd.to_numeric(table[name], errors="coerce").astype(float)
+    _refuse(table, name, number.isna() | np.isinf(number), origin, "a finite number")
+    return number
+
+
+def _refuse(table: pd.DataFrame, name: str, bad: pd.Series, origin: str, wanted: str) -> None:
+    """Raise for the first row where `bad` holds."""
+    if bad.any():
+        at = int(np.flatnonzero(bad.to_numpy())[0])
+        given = ascii(str(table[name].iloc[at])[:60])
+        raise DataError(f"{origin}: row {at + 1}, column {name}: {given} is not {wanted}")
