@@ -1,89 +1,22 @@
-"""The question a person asks, from names to a result that can be printed or sent as JSON."""
+"""Answers to a question: joint draws turned into results that can be printed or sent as JSON."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from m2bayes import decision
-from m2bayes.errors import InfeasibleError, UnknownNameError, WorkloadError
+from m2bayes.errors import InfeasibleError, WorkloadError
 from m2bayes.factors import basis
-from m2bayes.llm import LLM
-from m2bayes.predictive import predict, summary
-from m2bayes.workload import Kernel, Step, gemm_cells, resident_bytes
+from m2bayes.predictive import summary
+from m2bayes.question import Question, extrapolates, feasible, metric_of, step_times
+from m2bayes.workload import Kernel, Step
 
-METRICS = {"gemm_time": "s"}  # metric -> units
-PLANNED = ("step_time", "tpot", "ttft", "tokens_per_second", "cost_per_million_tokens")
+OPERATORS = 13  # of a whole step
 BLOCK = 4_000_000  # kernel times held at once
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked: which workloads of which LLM on which SKUs, and of which posterior.
-
-    Parameters
-    ----------
-    posterior : Dataset, dims (chain, draw, …)
-        From `m2bayes.database.Database.draws`.
-    datasheets : Dataset, dims (sku,)
-        Of the SKUs asked for.
-    llm : LLM or None
-        None when the workloads are kernels.
-    workloads : sequence of Step or Kernel
-        In the order asked.
-    metric, regime, backend : str
-        See `METRICS` and `m2bayes.predictive.predict`.
-    tp : int
-        GPUs that share the LLM [1].
-    seed : int
-        Of everything drawn.
-    mass, threshold : float
-        Mass of the intervals, and the probability from which a verdict is clear [1].
-    """
-
-    posterior: xr.Dataset
-    datasheets: xr.Dataset
-    llm: LLM | None
-    workloads: Sequence[Step | Kernel]
-    metric: str = "gemm_time"
-    tp: int = 1
-    regime: str = "served"
-    backend: str = "any"
-    seed: int = 0
-    mass: float = 0.9
-    threshold: float = 0.9
-
-    def __post_init__(self) -> None:
-        if self.metric in PLANNED:
-            raise WorkloadError(
-                f"metric {self.metric} needs more than GEMM times, which is all that posterior "
-                f"{self.posterior.attrs['name']} predicts; use {', '.join(METRICS)}"
-            )
-        if self.metric not in METRICS:
-            raise UnknownNameError("metric", self.metric, [*METRICS, *PLANNED])
-        if not 0 < self.mass < 1:
-            raise WorkloadError(f"interval mass {self.mass} must lie between 0 and 1")
-        if not 0.5 < self.threshold <= 1:
-            raise WorkloadError(f"threshold {self.threshold} must lie above 0.5 and up to 1")
-
-
-def thinned(posterior: xr.Dataset, draws: int) -> xr.Dataset:
-    """Evenly spaced `draws` [1] of a posterior, the same number from each chain.
-
-    Raises
-    ------
-    WorkloadError
-        If there are not as many, or not as many as chains.
-    """
-    chains, held = posterior.sizes["chain"], posterior.sizes["draw"]
-    if not chains <= draws <= chains * held:
-        raise WorkloadError(f"--draws {draws}: give between {chains} and {chains * held}")
-    return posterior.isel(draw=np.linspace(0, held - 1, draws // chains).round().astype(int))
 
 
 def answers(
@@ -114,7 +47,7 @@ def answers(
     list of dict
         One a workload, in the order asked.
     """
-    ops = gemm_cells(question.llm, question.workloads[:1], tp=question.tp).sizes["op"]
+    ops = OPERATORS if question.whole else 4
     samples = question.posterior.sizes["chain"] * question.posterior.sizes["draw"]
     each = samples * question.datasheets.sizes["sku"] * ops * max(noise, 1)
     block = max(1, BLOCK // each)
@@ -129,47 +62,15 @@ def answers(
         time = time.where(xr.DataArray(fits == "", dims=("sku", "workload")))
         if keep is not None:
             keep(time)
-        cells = gemm_cells(question.llm, steps, tp=question.tp)
+        outside = dict(zip([s.label for s in steps], extrapolates(question, steps), strict=True))
         for entry, reasons in zip(summarise(question, time), fits.T, strict=True):
-            _annotate(question, cells, entry, reasons)
+            _annotate(question, outside[entry["workload"]], entry, reasons)
             out.append(entry)
         advance(len(steps))
     if all(not sku["fits"] for entry in out for sku in entry["skus"]):
         reasons = "; ".join(f"{sku['sku']} {sku['reason']}" for sku in out[0]["skus"])
         raise InfeasibleError(f"no SKU can serve {out[0]['workload']}: {reasons}")
     return out
-
-
-def step_times(
-    question: Question, steps: Sequence[Step | Kernel], *, noise: int = 0
-) -> xr.DataArray:
-    """Joint draws of each operator's time in each step, all its calls together.
-
-    Parameters
-    ----------
-    question : Question
-        Of which SKUs, LLM, regime and seed.
-    steps : sequence of Step or Kernel
-        Some of its workloads, or others.
-    noise : int
-        See `m2bayes.predictive.predict` [1].
-
-    Returns
-    -------
-    DataArray, dims (chain, draw, sku, workload, op)
-        Time [s].
-    """
-    cells = gemm_cells(question.llm, steps, tp=question.tp)
-    time = predict(
-        question.posterior,
-        cells,
-        question.datasheets,
-        regime=question.regime,
-        backend=question.backend,
-        noise=noise,
-        seed=question.seed,
-    )
-    return (time * cells["calls"]).assign_attrs(units=METRICS[question.metric])
 
 
 def _refuse_repeats(workloads: Sequence[Step | Kernel]) -> None:
@@ -180,34 +81,11 @@ def _refuse_repeats(workloads: Sequence[Step | Kernel]) -> None:
         seen.add(workload.label)
 
 
-def feasible(question: Question, steps: Sequence[Step | Kernel]) -> np.ndarray:
-    """Why a step does not fit into a SKU's memory, or "" where it does, dims (sku, workload)."""
-    sheets, reasons = question.datasheets, []
-    for step in steps:
-        if isinstance(step, Kernel) or question.llm is None:
-            reasons.append([""] * sheets.sizes["sku"])
-            continue
-        need = resident_bytes(
-            question.llm, step, tp=question.tp, dtype=str(question.posterior.attrs["dtype"])
-        )
-        reasons.append(
-            [
-                ""
-                if need <= memory
-                else f"does not fit: weights and KV cache need {need / 1e9:.1f} GB a GPU, "
-                f"the memory is {memory / 1e9:.0f} GB; raise --tp or shrink the batch"
-                for memory in sheets["memory"].values
-            ]
-        )
-    return np.array(reasons, dtype=object).T
-
-
 def _annotate(
-    question: Question, block: xr.Dataset, entry: dict[str, Any], reasons: Sequence[str]
+    question: Question, outside: str, entry: dict[str, Any], reasons: Sequence[str]
 ) -> None:
     """Add fit, basis and extrapolation to each SKU of one workload, best first."""
     rests = basis(question.posterior, question.datasheets)
-    outside = extrapolates(question, block.sel(workload=entry["workload"]))
     why = dict(zip(question.datasheets["sku"].values, reasons, strict=True))
     for sku in entry["skus"]:
         sku["basis"] = str(rests.sel(sku=sku["sku"]).item())
@@ -217,33 +95,24 @@ def _annotate(
         sku["extrapolating"] = bool(outside)
         if outside and sku["fits"]:
             sku["reason"] = outside
-    entry["skus"].sort(key=lambda sku: np.inf if sku["median"] is None else sku["median"])
-
-
-def extrapolates(question: Question, cells: xr.Dataset) -> str:
-    """Which sizes of one workload lie outside the fitted range; empty when none does."""
-    domain = json.loads(question.posterior.attrs["domain"])
-    beyond = []
-    for name in ("M", "N", "K"):
-        low, high = domain[name]
-        size = cells[name].values
-        wrong = size[(size < low) | (size > high)]
-        if wrong.size:
-            beyond.append(f"{name} = {wrong[0]:.0f} is outside the fitted {low} to {high}")
-    return "; ".join(beyond)
+    turn = -1 if question.metric == "tokens_per_second" else 1
+    entry["skus"].sort(key=lambda s: np.inf if s["median"] is None else turn * s["median"])
 
 
 def ranked(question: Question, time: xr.DataArray) -> Iterator[dict[str, Any]]:
     """Ranking of the SKUs for each workload: a `dict` as in ``m2bayes rank --json``."""
     result = decision.rank(
-        time.sum("op", skipna=False), threshold=question.threshold, mass=question.mass
+        metric_of(question, time),
+        threshold=question.threshold,
+        mass=question.mass,
+        higher_is_better=question.metric == "tokens_per_second",
     )
     for i, workload in enumerate(result["workload"].values):
         one = result.isel(workload=i)
         yield {
             "workload": str(workload),
             "skus": [_sku_entry(one.isel(sku=j), question.mass) for j in range(one.sizes["sku"])],
-            "pairs": _pairs(one),
+            "pairs": _pairs(one, question.metric == "tokens_per_second"),
             "p_any_flip": number(one["p_any_flip"]),
             "p_any_flip_mcse": number(one["p_any_flip_mcse"]),
             "p_top1_flip": number(one["p_top1_flip"]),
@@ -265,9 +134,9 @@ def _sku_entry(one: xr.Dataset, mass: float) -> dict[str, Any]:
     }
 
 
-def _pairs(one: xr.Dataset) -> list[dict[str, Any]]:
+def _pairs(one: xr.Dataset, higher_is_better: bool) -> list[dict[str, Any]]:
     """Flip probability of each pair of SKUs that fit, the better by median first."""
-    median = one["posterior_median"].values
+    median = one["posterior_median"].values * (-1 if higher_is_better else 1)
     order = [int(i) for i in np.argsort(median, kind="stable") if np.isfinite(median[i])]
     names, flip, error = one["sku"].values, one["p_flip"].values, one["p_flip_mcse"].values
     return [
@@ -285,7 +154,7 @@ def _pairs(one: xr.Dataset) -> list[dict[str, Any]]:
 def predicted(question: Question, time: xr.DataArray) -> Iterator[dict[str, Any]]:
     """Time of each SKU, whole and by operator, for each workload, as ``m2bayes predict --json``."""
     whole, parts = (
-        summary(time.sum("op", skipna=False), mass=question.mass),
+        summary(metric_of(question, time), mass=question.mass),
         summary(time, mass=question.mass),
     )
     for i, workload in enumerate(time["workload"].values):

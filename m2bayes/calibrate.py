@@ -48,7 +48,12 @@ class Calibration:
         return np.maximum(predicted + self.host[:, None], LEAST * predicted)
 
     def applied(
-        self, predicted: np.ndarray, *, group: Sequence[str] | None = None, seed: int = 0
+        self,
+        predicted: np.ndarray,
+        *,
+        group: Sequence[str] | None = None,
+        label: Sequence[str] | None = None,
+        seed: int = 0,
     ) -> np.ndarray:
         """Times of cells that took no part in the calibration [s], dims (draw, obs).
 
@@ -61,12 +66,21 @@ class Calibration:
             Step times of the same predictor, the same draws in the same order [s].
         group : sequence of str, dims (obs,)
             Group of each cell; one group if it is left out.
+        label : sequence of str, dims (obs,)
+            Name of each cell: the same name has the same misfit, whatever else is asked for.
         seed : int
             Of the misfits.
         """
         draws, cells = predicted.shape
+        names = [str(i) for i in range(cells)] if label is None else label
         labels = ["all"] * cells if group is None else [str(g) for g in group]
-        noise = labelled_rng(seed, "calibration", "cell").standard_normal((draws, cells))
+        noise = np.stack(
+            [
+                labelled_rng(seed, "calibration", "cell", name).standard_normal(draws)
+                for name in names
+            ],
+            axis=1,
+        )
         shared = {
             g: labelled_rng(seed, "calibration", "group", g).standard_normal(draws)
             for g in set(labels)

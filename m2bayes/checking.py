@@ -16,7 +16,12 @@ TOLERANCE = 1e-9  # relative, of a log density summed in another order
 
 
 def report(
-    database: Database, name: str, *, rebuild: bool, tell: Callable[[str], None]
+    database: Database,
+    name: str,
+    *,
+    rebuild: bool,
+    tell: Callable[[str], None],
+    data: str | None = None,
 ) -> dict[str, Any]:
     """Diagnostics of a posterior, and how its predictive covers the rows it was fitted to.
 
@@ -30,12 +35,15 @@ def report(
         Compile the model and compare its log density at fixed points with the stored one.
     tell : callable
         Told what is being done.
+    data : str, optional
+        File of the rows that it was fitted to, where the database does not include them.
 
     Returns
     -------
     dict
         ``checks``, ``calibration`` by SKU and ``mean`` [1]: each cell is predicted as if its
-        shape were new; ``fingerprint`` when `rebuild`.
+        shape were new; ``fingerprint`` when `rebuild`. Where the rows are not here ``skipped``
+        says so instead, and only diagnostics and hashes are verified.
 
     Raises
     ------
@@ -48,14 +56,16 @@ def report(
             raise RecordError(
                 f"posterior {record.name}: the datasheet of {sku} changed since the fit; fit again"
             )
-    inputs = Inputs.recorded(database, record)
-    cells, sheets = inputs.cells(), inputs.datasheets
     out: dict[str, Any] = {
         "posterior": record.name,
         "checks": record.checks,
         "inference": record.inference,
         "calibration": {},
     }
+    if data is None and not rebuild and (skipped := _without_rows(database, record)):
+        return out | {"skipped": skipped}
+    inputs = Inputs.recorded(database, record, times=data or "")
+    cells, sheets = inputs.cells(), inputs.datasheets
     if rebuild:
         tell(f"compiling {record.model}: half a minute the first time")
         out["fingerprint"] = _compare(database, record, inputs)
@@ -73,6 +83,20 @@ def report(
         k: float(np.mean([s[k] for s in out["calibration"].values()])) for k in keys
     }
     return out
+
+
+def _without_rows(database: Database, record: Posterior) -> str:
+    """Why there is no posterior predictive, or nothing; the hash must be the card's anyway."""
+    source = next(source for source in record.data if source["role"] == "times")
+    if source["name"] not in database.data() or database.included(source["name"]):
+        return ""
+    card = database.data_record(source["name"])
+    if card.sha256 != source["sha256"]:
+        raise RecordError(f"posterior {record.name}: its data changed since the fit; fit again")
+    return (
+        f"the rows of {card.name} are not here, so the posterior predictive is skipped; "
+        f"make them with {card.recipe} and give them with --data"
+    )
 
 
 def _compare(database: Database, record: Posterior, inputs: Inputs) -> dict[str, list[float]]:

@@ -16,13 +16,14 @@ from typing import Any
 
 from m2bayes import output, tables
 from m2bayes._files import read_json, write_whole
-from m2bayes.answer import METRICS, Question, answers, predicted, ranked, thinned
+from m2bayes.answer import answers, predicted, ranked
+from m2bayes.asking import ask
 from m2bayes.crossover import crossovers
-from m2bayes.database import FOLDERS, Database, digest, store
+from m2bayes.database import FOLDERS, Database, store
 from m2bayes.datasheet import lint as lint_card
 from m2bayes.errors import DataError, DatasheetError, UnknownNameError, WorkloadError
+from m2bayes.question import METRICS, Question
 from m2bayes.remarks import remarks
-from m2bayes.workload import Kernel, Step, parse_workload
 
 MANY = 200  # workloads from which a progress bar is worth showing
 MOST_RUNS, MOST_DRAWS = 1000, 50_000_000
@@ -38,7 +39,7 @@ SETTINGS = {  # of a fit: smallest and largest value
 
 def rank(args: argparse.Namespace) -> int:
     """Rank SKUs for each workload."""
-    question = _ask(args)
+    question = ask(args)
     with _progress(args, len(question.workloads)) as advance:
         results = answers(question, ranked, advance=advance)
     crossed = crossovers(question, results)
@@ -50,7 +51,7 @@ def predict(args: argparse.Namespace) -> int:
     """Predict times for each workload and SKU."""
     if not 0 <= args.noise <= MOST_RUNS:
         raise WorkloadError(f"--noise {args.noise}: give 0 to {MOST_RUNS} runs")
-    question = _ask(args)
+    question = ask(args)
     blocks = _Blocks(question, args.out) if args.out else None
     with _progress(args, len(question.workloads)) as advance:
         results = answers(question, predicted, noise=args.noise, advance=advance, keep=blocks)
@@ -63,53 +64,6 @@ def predict(args: argparse.Namespace) -> int:
     columns = ["workload", "sku", *(["op"] if args.by else []), "median", "mean", "low", "high"]
     _print(args, question, results, tables.prediction, columns)
     return 0
-
-
-def _ask(args: argparse.Namespace) -> Question:
-    """Question that the arguments put."""
-    database = Database(args.database)
-    workloads = _workloads(database, args.workload)
-    llm = database.llm(args.llm) if args.llm else None
-    if llm is not None and all(isinstance(w, Kernel) for w in workloads):
-        raise WorkloadError("gemm: workloads name a kernel, not a step; leave --llm out")
-    datasheets = database.datasheets(args.sku, dtype=args.dtype)
-    posterior = database.draws(args.posterior)
-    fitted = database.posterior(args.posterior).datasheets
-    for name in args.sku:
-        card, origin = database.sku_card(name)
-        if card["name"] in fitted and digest(card) != fitted[card["name"]]:
-            raise DatasheetError(
-                f"{origin}: {card['name']} has other numbers than the datasheet that the posterior "
-                "was fitted with; give it another name to have it predicted as a new card"
-            )
-    if args.dtype != posterior.attrs["dtype"]:
-        raise WorkloadError(
-            f"--dtype {args.dtype}: posterior {posterior.attrs['name']} was fitted on "
-            f"{posterior.attrs['dtype']} kernels; use that"
-        )
-    if args.draws is not None:
-        posterior = thinned(posterior, args.draws)
-    return Question(
-        posterior=posterior,
-        datasheets=datasheets,
-        llm=llm,
-        workloads=workloads,
-        metric=args.metric,
-        tp=args.tp,
-        regime=args.regime,
-        backend=args.backend,
-        seed=args.seed,
-        mass=args.mass,
-        threshold=args.threshold,
-    )
-
-
-def _workloads(database: Database, specs: list[str]) -> list[Step | Kernel]:
-    found: list[Step | Kernel] = []
-    for spec in specs:
-        file = spec.lower().endswith((".csv", ".toml"))
-        found += database.workloads(spec) if file else [parse_workload(spec)]
-    return found
 
 
 class _Blocks:
@@ -153,7 +107,7 @@ def _print(
             "tp": question.tp,
             "regime": question.regime,
             "backend": question.backend,
-            "posterior": question.posterior.attrs["name"],
+            "posterior": question.source,
             "metric": question.metric,
             "units": METRICS[question.metric],
             "draws": question.posterior.sizes["chain"] * question.posterior.sizes["draw"],
@@ -245,12 +199,28 @@ def fit(args: argparse.Namespace) -> int:
     return 0
 
 
+def import_(args: argparse.Namespace) -> int:
+    """Turn other projects' files into a table that a fit reads."""
+    from m2bayes.importing import imported, write
+
+    target = output.file_to_write(args.out)
+    table = imported(Database(args.database), args.format, args.paths, sku=args.sku)
+    summary = {"format": args.format} | write(table, target, args.paths)
+    if args.json:
+        _json(summary)
+    else:
+        print(f"{args.out}: {summary['rows']} rows, sha256 {summary['sha256'][:12]}")
+    return 0
+
+
 def check(args: argparse.Namespace) -> int:
     """Verify a stored posterior and score it on the rows it was fitted to."""
     from m2bayes.checking import report
 
     database = Database(args.database)
-    result = report(database, args.posterior, rebuild=args.fingerprint, tell=_tell(args))
+    result = report(
+        database, args.posterior, data=args.data, rebuild=args.fingerprint, tell=_tell(args)
+    )
     if args.json:
         _json(result)
     else:
@@ -336,6 +306,7 @@ def show(args: argparse.Namespace) -> int:
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "rank": rank,
     "predict": predict,
+    "import": import_,
     "fit": fit,
     "check": check,
     "evaluate": evaluate,

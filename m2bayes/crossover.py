@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from m2bayes.answer import Question, step_times
+from m2bayes.question import Question, step_times
 from m2bayes.workload import Step
 
 VARIED = {"decode": "batch", "prefill": "tokens", "mixed": "batch"}

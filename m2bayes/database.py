@@ -29,14 +29,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NO_LABELS = b"This is a netCDF dimension but not a netCDF variable"
-# what every model must hold, whatever its law
+# what every model must hold, whatever its law; and one whose factors are the card's
 ERRORS = ("log_sigma_cell", "log_sigma_run", "log_sigma_time")
+BUILDS = ("build_effect", "build_sd")
+IMPORT = "m2bayes import "  # recipe of a table whose rows are not included
 FOLDERS = {
     "sku": "data/datasheets",
     "LLM": "data/llms",
     "model": "models",
     "data set": "data/measurements",
     "posterior": "posteriors",
+    "assembly": "posteriors/assemblies",
 }
 
 
@@ -68,6 +71,11 @@ class Data:
     rows: int
     sha256: str
 
+    @property
+    def outside(self) -> bool:
+        """Whether the rows are another project's: the user imports them, none are included."""
+        return self.recipe.startswith(IMPORT)
+
 
 @dataclass(frozen=True)
 class Posterior:
@@ -85,6 +93,16 @@ class Posterior:
     draws: dict[str, str]
     versions: dict[str, str]
     created: str
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Posteriors that together predict a whole engine step, by part."""
+
+    name: str
+    title: str
+    description: str
+    parts: dict[str, str]
 
 
 class Database:
@@ -141,6 +159,14 @@ class Database:
     def posteriors(self) -> list[str]:
         """Names of the stored posteriors."""
         return self._names("posterior")
+
+    def assemblies(self) -> list[str]:
+        """Names of the assemblies of posteriors."""
+        return self._names("assembly")
+
+    def assembly(self, name: str) -> Assembly:
+        """Card of an assembly."""
+        return _record(Assembly, self._path("assembly", name))
 
     def sku_card(self, name: str) -> tuple[dict[str, Any], str]:
         """Datasheet card by SKU name, alias (case does not matter) or path; and its origin."""
@@ -227,18 +253,31 @@ class Database:
         """Card of a data set."""
         return _record(Data, self._path("data set", name))
 
+    def included(self, name: str) -> bool:
+        """Whether the rows of a data set are here; of another project's there is only a card."""
+        return not self.data_record(name).outside or os.path.lexists(self._csv(name))
+
+    def _csv(self, name: str) -> Path:
+        return self.root / FOLDERS["data set"] / f"{name}.csv"
+
     def table(self, name: str) -> pd.DataFrame:
         """Measurements by data set name, or path of a CSV; a stored table must match its hash.
 
         Raises
         ------
         DataError, RecordError
-            If the file cannot be read as a table, or a stored one was changed.
+            If the file cannot be read as a table, a stored one was changed, or its rows are
+            another project's and not included.
         """
         import pandas as pd
 
         stored = name in self.data()
-        path = self.root / FOLDERS["data set"] / f"{name}.csv" if stored else Path(name)
+        path = self._csv(name) if stored else Path(name)
+        if stored and not self.included(name):
+            raise DataError(
+                f"data set {name}: its rows are another project's and not included; "
+                f"make them with {self.data_record(name).recipe}"
+            )
         if not stored and not os.path.exists(path):
             if path.suffix:
                 known = ", ".join(self.data())
@@ -363,19 +402,25 @@ def labelled(draws: xr.Dataset, model: Model, *, name: str, dtype: str) -> xr.Da
 def _check_draws(draws: xr.Dataset, record: Posterior) -> None:
     """Refuse draws without the record's labels, or with a value that is not finite."""
     skus = [str(s) for s in draws["sku"].values] if "sku" in draws.coords else []
-    cards = {card_of(sku) for sku in skus}
-    if not {"chain", "draw", "architecture"} <= set(draws.dims) or cards != set(record.datasheets):
+    cards, ordered = {card_of(sku) for sku in skus}, skus == sorted(set(skus))
+    dims = {"chain", "draw", "architecture"} <= set(draws.dims)
+    if not (dims and ordered and cards == set(record.datasheets)):
         raise RecordError(
             f"posterior {record.name}: the labels of its draws are not those of its record; "
             "fit again"
         )
-    held = set(draws.data_vars)
-    lacking = [name for name in ERRORS if not {name, f"{name}_mean"} & held]
+    needed = ERRORS if cards.isdisjoint(skus) else (*BUILDS, *ERRORS)
+    lacking = [name for name in needed if not _holds(draws, name)]
     if lacking:
         raise RecordError(f"posterior {record.name}: no {', '.join(lacking)} in it; fit again")
     for name, held in draws.data_vars.items():
         if held.dtype.kind == "f" and not np.isfinite(held.values).all():
             raise RecordError(f"posterior {record.name}: {name} is not finite; fit again")
+
+
+def _holds(draws: xr.Dataset, name: str) -> bool:
+    """Whether a variable is there; one that all SKUs share is held as its mean."""
+    return name in draws or (f"{name}_mean" in draws and f"{name}_sku_sd" not in draws)
 
 
 def read_draws(file: Path) -> xr.Dataset:

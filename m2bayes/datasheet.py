@@ -230,7 +230,8 @@ def datasheet(card: Mapping, *, origin: str = "datasheet") -> xr.Dataset:
     Dims (sku, dtype), NaN where the card lacks the dtype: `peak_flop_rate` [FLOP/s; int8: OP/s],
     `tensor_flop_per_clock` [FLOP/clock/SM]. Dims (sku,): `peak_bandwidth`, one-way
     `interconnect_bandwidth` [byte/s], `boost_clock`, `peak_clock` [Hz], `sm_count` [1], `l2`,
-    `memory` [byte], `power_limit` [W], `exp_per_clock` [1/clock/SM], and coordinates `architecture`, `form_factor`.
+    `memory` [byte], `power_limit` [W], `exp_per_clock` [1/clock/SM], and coordinates
+    `architecture`, `form_factor`.
 
     Parameters
     ----------

@@ -134,7 +134,8 @@ class Frame:
             spread itself has a log-normal prior of width `SPREAD`.
         centred : tuple of str
             Levels, ``architecture`` or ``sku``, of which the value itself is sampled, not its
-            standardised offset: for factors that the data of one label tell well.
+            standardised offset: for factors that the data of one label tell well. ``loose``: that
+            of the units alone which differ more than usual.
 
         Returns
         -------
@@ -150,11 +151,14 @@ class Frame:
         sd = pm.LogNormal(f"{name}_sku_sd", np.log(sku), SPREAD)
         return self._below(name, level, sd * self.spread, "sku", centred)
 
-    @staticmethod
-    def _below(name: str, level: Any, sd: Any, dim: str, centred: tuple[str, ...]) -> Any:
+    def _below(self, name: str, level: Any, sd: Any, dim: str, centred: tuple[str, ...]) -> Any:
         """Value of each label of one level, normal around the level above, dims (dim,)."""
         if dim in centred:
             return pm.Normal(name, level, sd, dims=dim)
+        if dim == "sku" and "loose" in centred and np.any(self.spread > 1.0):
+            own = np.asarray(self.spread > 1.0, dtype=float)  # 1: centred, 0: standardised
+            raw = pm.Normal(f"{name}_sku_offset", own * level, sd**own, dims=dim)
+            return pm.Deterministic(name, own * raw + (1 - own) * (level + sd * raw), dims=dim)
         offset = pm.Normal(f"{name.removesuffix(f'_{dim}')}_{dim}_offset", 0, 1, dims=dim)
         return pm.Deterministic(name, level + sd * offset, dims=dim)
 
@@ -197,7 +201,8 @@ class Frame:
         sigma_cell = cell_scale(relative[at], absolute[at], time.mean(axis=1))
         pm.CustomDist(
             "log_time",
-            pt.log(time) + effect,
+            # each run its own entry, or all runs of a cell would be drawn with one noise
+            pt.log(time) + effect + 0.0 * self.held["present"],
             self.held["present"],
             sigma_cell,
             sigma_run,
@@ -206,7 +211,6 @@ class Frame:
             signature="(c,r),(c,r),(c),(c)->(c,r)",
             observed=self.held["log_op_time"],
         )
-
 
     def _build_effect(self) -> Any:
         """Effect of each SKU's builds [1], dims (sku, backend), with mean 0 over them."""

@@ -84,12 +84,15 @@ class Inputs:
             for role, (name, table) in tables.items()
             if name is not None and table is not None
         ]
-        units = np.unique(unit_labels(law, held["sku"], held, held["backend"]))
+        labels = unit_labels(law, held["sku"], held, held["backend"])
+        units = [str(unit) for unit in np.unique(labels)]
         return cls(held, more, readings, unit_sheets(law, sheets, units), sources, law)
 
     @classmethod
-    def recorded(cls, database: Database, record: Posterior) -> Inputs:
+    def recorded(cls, database: Database, record: Posterior, *, times: str = "") -> Inputs:
         """Read the tables that a stored posterior was fitted to, and only those.
+
+        Of a data set whose rows are not included, `times` is the user's file.
 
         Raises
         ------
@@ -103,8 +106,14 @@ class Inputs:
                     f"posterior {record.name}: its data set {name} is not in the database"
                 )
         law = LAWS[database.model(record.model).law]
-        tables = names["times"], names.get("clock"), names.get("shapes")
+        tables = times or names["times"], names.get("clock"), names.get("shapes")
         found = cls.read(database, *tables, record.dtype, law=law)
+        if times:
+            found.sources[0]["name"] = names["times"]  # a file may bear any name
+            if found.sources[0] != record.data[0]:
+                raise DataError(
+                    f"{times}: holds other rows than posterior {record.name} was fitted to"
+                )
         if found.sources != record.data:
             raise RecordError(f"posterior {record.name}: its data changed since the fit; fit again")
         return found

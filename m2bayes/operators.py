@@ -10,7 +10,7 @@ import xarray as xr
 from m2bayes._spec import Step
 from m2bayes.gemm import gemm_cells, kv_heads_per_gpu
 from m2bayes.llm import LLM
-from m2bayes.mechanism.host import GRAPH_TOKENS, kernel_count
+from m2bayes.mechanism.host import EAGER, GRAPH_TOKENS, REPLAYED, kernel_count
 
 ELEMENT = 2.0  # [byte] of bf16
 
@@ -36,7 +36,7 @@ def operators(
     dict of Dataset, dims (workload, op)
         ``gemm``, ``attention_prefill``, ``attention_decode``, ``light``, ``allreduce``: the sizes
         of each law and ``calls`` [1], how often the step runs the kernel, 0 where it does not.
-        ``host``, dims (workload,): kernels that are launched, sequences that are sampled for.
+        ``host``, dims (workload,): kernels that are launched, sequences that are sampled for, mode.
 
     Raises
     ------
@@ -157,17 +157,13 @@ def _allreduce(llm: LLM, steps: Sequence[Step], new: np.ndarray, tp: int) -> xr.
     )
 
 
-def _host(
-    llm: LLM, steps: Sequence[Step], new: np.ndarray, tp: int, graphs: bool
-) -> xr.Dataset:
+def _host(llm: LLM, steps: Sequence[Step], new: np.ndarray, tp: int, graphs: bool) -> xr.Dataset:
     captured = graphs * (new <= GRAPH_TOKENS)
     cells = _cells(
         steps,
         ["host"],
         kernels=float(kernel_count(llm.layers, shared=tp > 1)),
         sequences=np.array([float(sampled(s)) for s in steps]),
-        graph=captured.astype(float),
+        mode=np.where(captured, float(REPLAYED), float(EAGER)),
     )
     return cells.isel(op=0, drop=True)
-
-

@@ -121,7 +121,7 @@ def _by_kernel(
         part = predict_units(posterior, flat.isel(shape=at), units, backend=backend, **settings)
         out[..., at] = part.values
     coords = {d: posterior[d] for d in ("chain", "draw")} | {"sku": skus}
-    coords |= {d: cells[d] for d in first.dims if d in cells.coords}
+    coords |= {str(d): cells[d] for d in first.dims if d in cells.coords}
     return xr.DataArray(
         out.reshape(*samples, len(skus), *first.shape),
         dims=("chain", "draw", "sku", *first.dims),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from m2bayes.answer import Question
+from m2bayes.question import Question
 from m2bayes.tables import seconds
 from m2bayes.workload import Step, kv_bytes_per_token
 
@@ -14,7 +14,12 @@ NOTABLE = 0.1  # share of the metric from which what it leaves out is worth a re
 
 def remarks(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Say what a reader should know beside the table."""
-    if question.regime == "served":
+    if question.whole:
+        yield (
+            "cold weights and KV cache, settled clock: extrapolated from kernel benchmarks; the "
+            "host's part is mostly prior (--calibrate FILE learns it from your own steps)"
+        )
+    elif question.regime == "served":
         yield (
             "served regime: cold weights and a settled clock, extrapolated from kernel benchmarks; "
             "no served measurement enters the fit (--regime benchmark predicts the benchmark)"
@@ -35,7 +40,7 @@ def remarks(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[s
 
 def _left_out(question: Question, results: Sequence[dict[str, Any]]) -> str:
     """Say how long attention must at least read its cache where that rivals the metric."""
-    if question.llm is None:
+    if question.llm is None or question.whole:
         return ""
     token = kv_bytes_per_token(question.llm, tp=question.tp)
     cached = {w.label: w.cached_tokens for w in question.workloads if isinstance(w, Step)}

@@ -10,6 +10,7 @@ import xarray as xr
 
 from m2bayes._random import labelled_rng
 from m2bayes._spec import Step
+from m2bayes.factors import with_skus
 from m2bayes.kernels import unit_sheets
 from m2bayes.llm import LLM
 from m2bayes.mechanism import host
@@ -33,15 +34,19 @@ def aligned(parts: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
     parts : mapping of Dataset, dims (chain, draw, …)
         Posteriors by name.
     """
-    draws = min(part.sizes["draw"] for part in parts.values())
-    return {name: _thinned(part, draws) for name, part in parts.items()}
+    draws, chains = (min(part.sizes[d] for part in parts.values()) for d in ("draw", "chain"))
+    return {
+        name: _thinned(part.isel(chain=slice(chains)), draws).assign_coords(
+            chain=np.arange(chains), draw=np.arange(draws)
+        )
+        for name, part in parts.items()
+    }
 
 
 def _thinned(part: xr.Dataset, draws: int) -> xr.Dataset:
     if part.sizes["draw"] == draws:
         return part
-    at = np.linspace(0, part.sizes["draw"] - 1, draws).round().astype(int)
-    return part.isel(draw=at).assign_coords(draw=np.arange(draws))
+    return part.isel(draw=np.linspace(0, part.sizes["draw"] - 1, draws).round().astype(int))
 
 
 def operator_times(
@@ -52,6 +57,7 @@ def operator_times(
     *,
     tp: int = 1,
     backend: str = "any",
+    engine: str = "",
     graphs: bool = True,
     noise: int = 0,
     seed: int = 0,
@@ -71,7 +77,9 @@ def operator_times(
     tp : int
         GPUs that share the LLM [1].
     backend : str
-        Engine whose kernels run, or ``any``.
+        Whose kernels run, or ``any``.
+    engine : str
+        Whose host code runs; by default the backend's.
     graphs : bool
         Whether the engine captures CUDA graphs.
     noise, seed : int
@@ -100,7 +108,7 @@ def operator_times(
             )
         times.append((time * calls).transpose("chain", "draw", "sku", "workload", "op"))
     blocks = sum(time.sum("op") for time in times)
-    launches, tail = host_times(parts["host"], cells["host"], datasheets, backend, seed)
+    launches, tail = host_times(parts["host"], cells["host"], datasheets, engine or backend, seed)
     added = host.step_time(blocks, launches, tail) - blocks
     times.append(added.expand_dims(op=["host"], axis=-1))
     whole = xr.concat(times, dim="op", join="override", coords="minimal", compat="override")
@@ -108,16 +116,14 @@ def operator_times(
 
 
 def host_times(
-    posterior: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset, backend: str, seed: int
+    posterior: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset, engine: str, seed: int
 ) -> tuple[xr.DataArray, xr.DataArray]:
     """Launches and tail of each step [s], dims (chain, draw, sku, workload).
 
     An engine that nobody measured, ``any`` among them, is drawn from the population of engines.
     """
-    from m2bayes.factors import with_skus
-
     law, skus = law_of(posterior), datasheets["sku"].values
-    units = unit_sheets(law, datasheets, [f"{sku}/{backend}" for sku in skus])
+    units = unit_sheets(law, datasheets, [f"{sku}/{engine}" for sku in skus])
     factors = with_skus(posterior, units, seed=seed)
     if "sku" in factors.dims:
         factors = factors.assign_coords(sku=skus)
@@ -138,7 +144,7 @@ def _allreduce(
     if backend != "any" and backend not in engines:
         return library
     own = predict(posterior, cells, datasheets, backend=backend, among=engines, **settings)
-    return np.minimum(own, library)
+    return own.where(own < library, library)
 
 
 def capped_share(

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from m2bayes._files import read_json
-from m2bayes.answer import Question
 from m2bayes.contraction import factor_rows
 from m2bayes.database import Database
 from m2bayes.errors import RecordError, UnknownNameError
+from m2bayes.kernels import unit_sheets
+from m2bayes.predictive import law_of
+from m2bayes.question import METRICS, Question
 
 RANK_COLUMNS = [
     "workload",
@@ -32,6 +34,7 @@ RANK_COLUMNS = [
     "verdict",
     "reason",
 ]
+NAMED = ("posteriors", "models", "data", "llms", "skus")
 PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
@@ -45,6 +48,17 @@ def seconds(value: float | None) -> str:
         return "-"
     scale, unit = next((p for p in PREFIXES if value >= p[0]), PREFIXES[-1])
     return f"{value / scale:#.3g}".rstrip(".") + f" {unit}"
+
+
+def amount(value: float | None, units: str) -> str:
+    """Value of a metric with three digits and its unit, a time [s] with a readable one.
+
+    >>> amount(0.001234, "s"), amount(12345.6, "token/s")
+    ('1.23 ms', '12,300 token/s')
+    """
+    if units == "s" or value is None:
+        return seconds(value)
+    return f"{float(f'{value:.3g}'):,.12g} {units}"
 
 
 def share(value: float | None) -> str:
@@ -79,7 +93,7 @@ def _title(question: Question) -> str:
     return (
         f"{llm}, {question.posterior.attrs['dtype']}, TP {question.tp}: {question.metric}, "
         f"{question.regime} regime, backend {question.backend}\n"
-        f"posterior {question.posterior.attrs['name']}, {draws} draws, seed {question.seed}"
+        f"posterior {question.source}, {draws} draws, seed {question.seed}"
     )
 
 
@@ -89,14 +103,14 @@ def _interval_title(question: Question) -> str:
 
 def ranking(question: Question, results: Sequence[dict[str, Any]]) -> str:
     """One block a workload: verdict, then the SKUs, best first."""
-    blocks = [_title(question)]
+    blocks, units = [_title(question)], METRICS[question.metric]
     for entry in results:
         ahead = {pair["better"]: pair["p_flip"] for pair in reversed(entry["pairs"])}
         rows = [
             {
                 "SKU": sku["sku"],
-                "median": seconds(sku["median"]),
-                _interval_title(question): _span(sku["interval"]),
+                "median": amount(sku["median"], units),
+                _interval_title(question): _span(sku["interval"], units),
                 "p_best": share(sku["p_best"]) if sku["fits"] else "-",
                 "± MCSE": share(sku["p_best_mcse"]) if sku["fits"] else "-",
                 "flips with next": share(ahead.get(sku["sku"])),
@@ -141,16 +155,16 @@ def _reach(crossover: dict[str, Any]) -> str:
     return f"{low} to {interval['high']:.0f}" + " or more" * ("high" in interval["censored"])
 
 
-def _span(interval: dict[str, Any]) -> str:
+def _span(interval: dict[str, Any], units: str) -> str:
     if interval["low"] is None:
         return "-"
-    return f"{seconds(interval['low'])} to {seconds(interval['high'])}"
+    return f"{amount(interval['low'], units)} to {amount(interval['high'], units)}"
 
 
 def prediction(question: Question, results: Sequence[dict[str, Any]]) -> str:
     """List times by workload, SKU and, when asked for, operator, in the order asked."""
     order = [str(s) for s in question.datasheets["sku"].values]
-    rows = []
+    rows, units = [], METRICS[question.metric]
     for row in flat_rows(results, order):
         interval = {"low": row["low"], "high": row["high"]}
         rows.append(
@@ -158,9 +172,9 @@ def prediction(question: Question, results: Sequence[dict[str, Any]]) -> str:
                 "workload": row["workload"],
                 "SKU": row["sku"],
                 **({"op": row["op"]} if "op" in row else {}),
-                "median": seconds(row["median"]),
-                "mean": seconds(row["mean"]),
-                _interval_title(question): _span(interval),
+                "median": amount(row["median"], units),
+                "mean": amount(row["mean"], units),
+                _interval_title(question): _span(interval, units),
                 "basis": row["basis"] + (" *" if row["extrapolating"] else ""),
             }
         )
@@ -209,8 +223,10 @@ def check(result: dict[str, Any]) -> str:
     """Diagnostics and posterior predictive calibration of a stored posterior."""
     lines = [
         f"{result['posterior']}: {diagnosis(result['checks'])}",
-        "posterior predictive of the rows it was fitted to, each shape as if it were new (%):",
-        score_rows(result["calibration"]),
+        result["skipped"]
+        if "skipped" in result
+        else "posterior predictive of the rows it was fitted to, each shape as if it were new "
+        f"(%):\n{score_rows(result['calibration'])}",
     ]
     if "fingerprint" in result:
         lines.append("fingerprint: the log density is the stored one")
@@ -277,9 +293,16 @@ def listing(database: Database, kind: str) -> list[dict[str, Any]]:
         return [{"model": n, "title": database.model(n).title} for n in database.models()]
     if kind == "data":
         records = [database.data_record(n) for n in database.data()]
-        return [{"data": r.name, "rows": r.rows, "title": r.title} for r in records]
+        here = ["yes" if database.included(r.name) else "rows not included" for r in records]
+        pairs = zip(records, here, strict=True)
+        return [{"data": r.name, "rows": r.rows, "here": h, "title": r.title} for r, h in pairs]
     found = [database.posterior(n) for n in database.posteriors()]
-    return [{"posterior": p.name, "diagnostics": diagnosis(p.checks)} for p in found]
+    rows = [{"posterior": p.name, "diagnostics": diagnosis(p.checks)} for p in found]
+    whole = [database.assembly(name) for name in database.assemblies()]
+    return rows + [
+        {"posterior": a.name, "diagnostics": f"assembly of {len(a.parts)} posteriors"}
+        for a in whole
+    ]
 
 
 def found(database: Database, name: str) -> dict[str, Any]:
@@ -287,10 +310,13 @@ def found(database: Database, name: str) -> dict[str, Any]:
     if name in database.posteriors():
         record = dataclasses.asdict(database.posterior(name))
         return {"posterior": record, "factors": factors(database, name)}
-    if name in database.models():
-        return {"model": dataclasses.asdict(database.model(name))}
+    for kind, known in (("assembly", database.assemblies), ("model", database.models)):
+        if name in known():
+            return {kind: dataclasses.asdict(getattr(database, kind)(name))}
     if name in database.data():
-        return {"data": dataclasses.asdict(database.data_record(name))}
+        record = dataclasses.asdict(database.data_record(name))
+        note = "" if database.included(name) else f"not included: {record['recipe']}"
+        return {"data": record | ({"here": note} if note else {})}
     if name.lower().endswith(".json"):
         return _found_file(database, name)
     try:
@@ -300,7 +326,7 @@ def found(database: Database, name: str) -> dict[str, Any]:
     try:
         return {"SKU": database.sku_card(name)[0]}
     except UnknownNameError:
-        kinds = (database.posteriors, database.models, database.data, database.llms, database.skus)
+        kinds = [getattr(database, kind) for kind in ("assemblies", *NAMED)]
         raise UnknownNameError("name", name, [n for kind in kinds for n in kind()]) from None
 
 
@@ -320,7 +346,8 @@ def factors(database: Database, name: str) -> list[dict[str, Any]]:
     """Prior and posterior of each factor of a stored posterior, by SKU."""
     draws, record = database.draws(name), database.posterior(name)
     sheets = database.datasheets(sorted(record.datasheets), dtype=record.dtype)
-    return factor_rows(draws, sheets, record.prior)
+    units = unit_sheets(law_of(draws), sheets, [str(unit) for unit in draws["sku"].values])
+    return factor_rows(draws, units, record.prior)
 
 
 def factor_table(rows: Sequence[dict[str, Any]]) -> str:

@@ -166,6 +166,22 @@ def distserve_profile(path: Path, *, llms: Mapping[str, str]) -> pd.DataFrame:
     return pd.DataFrame(rows).sort_values(["llm", "tp", "phase"], ignore_index=True)
 
 
+def decode_time(profile: pd.DataFrame, batch: np.ndarray, context: np.ndarray) -> np.ndarray:
+    """Decode time that a profile implies [s], dims (cell,), for sequences of equal context.
+
+    Parameters
+    ----------
+    profile : DataFrame
+        Rows of one LLM and parallelism from `distserve_profile`.
+    batch, context : ndarray, dims (cell,)
+        Sequences [1] and cached tokens of each [token].
+    """
+    rows = profile.set_index("phase")
+    small, large = (rows.loc[f"decode, {size} batch"] for size in ("small", "large"))
+    both = [r["a"] + r["b"] * batch * context + r["c"] * batch for r in (small, large)]
+    return np.where(batch < small["threshold"], *both)
+
+
 def huggyllama_rows(path: Path) -> pd.DataFrame:
     """Forward times of Llama-7B in Learneraf's ``read_db.csv``; the GPU is not named.
 
@@ -198,6 +214,32 @@ def huggyllama_rows(path: Path) -> pd.DataFrame:
     rows = kept.rename(columns=_CELLS)
     rows[["prefill", "decode"]] /= 1e3
     return rows.sort_values(list(_CELLS.values()), ignore_index=True)
+
+
+def layer_times(path: Path) -> pd.DataFrame:
+    """Times of the operations of one layer in LLMServingSim's ``…_dense.csv``.
+
+    Parameters
+    ----------
+    path : Path
+        The file, times [µs].
+
+    Returns
+    -------
+    DataFrame, dims (row,)
+        ``layer`` (text), ``tokens`` [token], ``time`` [s]; sorted.
+
+    Raises
+    ------
+    DataError
+        If a column is missing, no row is there, or a number is impossible.
+    """
+    table = _table(path, ["layer", "tokens", "time_us"])
+    if table.empty:
+        raise DataError(f"{shown(path)}: the table holds no row; is it the file?")
+    table = _positive(_checked(table, ["tokens"], path), "time_us", path)
+    rows = table.assign(time=table["time_us"] / 1e6)[["layer", "tokens", "time"]]
+    return rows.sort_values(["layer", "tokens"], ignore_index=True)
 
 
 def _table(path: Path, columns: Sequence[str]) -> pd.DataFrame:

@@ -68,6 +68,15 @@ def read_mlp(path: str | Path, *, sku: str) -> pd.DataFrame:
         If the file cannot be read, holds no row or lacks a column, or names the row whose number
         is wrong.
     """
+    table = read_operators(path, sku=sku)[list(COLUMNS)]
+    return table.sort_values(list(COLUMNS), ignore_index=True)
+
+
+def read_operators(path: str | Path, *, sku: str) -> pd.DataFrame:
+    """Read one ``mlp.csv`` as `read_mlp` does, with the name of the profiled operator as ``op``.
+
+    Times [s], widths [element]; dims (row,): the two norms of a block are told apart.
+    """
     origin = shown(path)
     regular(Path(path), DataError)
     try:
@@ -103,11 +112,12 @@ def read_mlp(path: str | Path, *, sku: str) -> pd.DataFrame:
                 "tokens": table[TOKENS],
                 "width": width(table),
                 "op_time": table[f"time_stats.{name}.median"] * MILLISECOND,
+                "op": name,
             }
         )
         for name, (kernel, width) in OPERATORS.items()
     ]
-    return pd.concat(parts).sort_values(list(COLUMNS), ignore_index=True)
+    return pd.concat(parts, ignore_index=True)
 
 
 def _number(table: pd.DataFrame, name: str, origin: str) -> pd.Series:

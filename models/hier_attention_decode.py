@@ -7,7 +7,7 @@ from m2bayes.hierarchy import Frame
 from m2bayes.mechanism.attention import decode_time
 from m2bayes.mechanism.laws import LAWS
 
-KERNEL, BOTH = ("architecture",), ("architecture", "sku")  # levels whose values the data tell
+BOTH, KERNEL, CARD = ("architecture", "sku"), ("architecture", "loose"), ("loose",)
 
 
 def build(data, datasheets):
@@ -30,7 +30,7 @@ def build(data, datasheets):
                 "log_launch_time", (np.log(9e-6), 0.4), architecture=0.2, sku=0.07, centred=BOTH
             ),
             "block_cost": frame.pooled(
-                "log_block_cost", (np.log(2000), 0.6), architecture=0.7, sku=0.08, centred=KERNEL
+                "log_block_cost", (np.log(2000), 0.6), architecture=0.7, sku=0.08, centred=BOTH
             ),
             "step_cost": frame.pooled(
                 "log_step_cost", (np.log(1700), 0.6), architecture=0.9, sku=0.08, centred=KERNEL
@@ -43,12 +43,11 @@ def build(data, datasheets):
                 centred=("sku",),
             ),
             "cache_share": frame.pooled(
-                "log_cache_share", (np.log(0.68), 0.3), architecture=0.15, sku=0.06
+                "log_cache_share", (np.log(0.68), 0.3), architecture=0.15, sku=0.06, centred=CARD
             ),
             "chain_cost": frame.pooled(
-                "log_chain_cost", (np.log(1200), 0.7), architecture=0.55, sku=0.15, centred=KERNEL
+                "log_chain_cost", (np.log(60), 0.8), architecture=0.6, sku=0.15, centred=KERNEL
             ),
-            "cache_edge": frame.pooled("log_cache_edge", (np.log(10), 0.5), architecture=0.3),
             "combine_time": frame.pooled(
                 "log_combine_time", (np.log(2.6e-6), 0.7), architecture=0.7, centred=KERNEL
             ),

@@ -7,7 +7,10 @@ from m2bayes.hierarchy import Frame
 from m2bayes.mechanism.attention import prefill_time
 from m2bayes.mechanism.laws import LAWS
 
-BOTH = ("architecture", "sku")  # levels whose values the data of one kernel tell
+KERNEL, BOTH = (
+    ("architecture",),
+    ("architecture", "sku"),
+)  # levels whose values the data of one kernel tell
 
 
 def build(data, datasheets):
@@ -42,19 +45,21 @@ def build(data, datasheets):
                 "log_lone_tile", (np.log(0.75), 0.3), architecture=0.27, sku=0.06, centred=BOTH
             ),
             "port_cost": frame.pooled(
-                "log_port_cost", (np.log(3), 0.8), architecture=0.6, sku=0.15, centred=BOTH
+                "log_port_cost", (np.log(3), 0.8), architecture=0.6, centred=KERNEL
             ),
-            "tail": frame.pooled("log_tail", (np.log(0.6), 0.4), architecture=0.3, centred=BOTH),
+            "tail": frame.pooled("log_tail", (np.log(0.6), 0.4), architecture=0.3, centred=KERNEL),
             "wave_share": frame.pooled(
-                "log_wave_share", (np.log(0.3), 0.6), architecture=0.4, centred=BOTH
+                "log_wave_share", (np.log(0.3), 0.6), architecture=0.4, centred=KERNEL
             ),
             "key_cost": frame.pooled(
-                "log_key_cost", (np.log(2.5), 0.8), architecture=0.6, centred=BOTH
+                "log_key_cost", (np.log(7), 0.8), architecture=0.6, centred=KERNEL
             ),
             "memory_cost": frame.pooled(
-                "log_memory_cost", (np.log(0.35), 0.7), architecture=0.6, centred=BOTH
+                "log_memory_cost", (np.log(0.35), 0.7), architecture=0.6, centred=KERNEL
             ),
-            "droop": frame.pooled("log_droop", (np.log(0.1), 0.6), architecture=0.4, centred=BOTH),
+            "droop": frame.pooled(
+                "log_droop", (np.log(0.1), 0.6), architecture=0.4, centred=KERNEL
+            ),
             # no table times a kernel inside a step: some 2 to 5 us from the first read to the last
             "kernel_latency": frame.pooled("log_kernel_latency", (np.log(3e-6), 0.4)),
         }

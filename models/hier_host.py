@@ -26,7 +26,11 @@ def build(data, datasheets):
         log_factor = {
             # a kernel with the Python around it takes tens of microseconds to launch
             "eager_launch": frame.pooled(
-                "log_eager_launch", (np.log(40e-6), 0.4), architecture=0.3, sku=0.2
+                "log_eager_launch",
+                (np.log(40e-6), 0.4),
+                architecture=0.3,
+                sku=0.2,
+                centred=("sku",),
             ),
             # of a captured graph the host only hands over the whole
             "graph_launch": frame.pooled("log_graph_launch", (np.log(0.8e-6), 0.5), sku=0.2),

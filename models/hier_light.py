@@ -15,7 +15,9 @@ def build(data, datasheets):
     ----------
     data : Dataset, dims (cell, run)
         Measured kernel times [s], ``kernel``, ``tokens`` [token] and ``width`` [element]. One run
-        a cell: times rounded to a microsecond tie, and no noise explains exact ties.
+        a cell: times rounded to a microsecond tie, and no noise explains exact ties. Half of the
+        token counts are evenly spaced in the log, half linear: short kernels tell the floors,
+        long ones the rates, and those between the knees.
     datasheets : Dataset, dims (sku,)
         Of the measured units, from `m2bayes.kernels.unit_sheets`: an ``architecture`` is a kind
         of kernel, a ``sku`` that kind on one card.
@@ -45,5 +47,5 @@ def build(data, datasheets):
             ),
         }
         factor = {name: pm.math.exp(value) for name, value in log_factor.items()}
-        frame.observe(light_time(terms, frame.rows(factor)))
+        frame.observe(light_time(terms, frame.rows(factor)), run=0.02)
     return model

@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 
 from m2bayes.database import (
+    BUILDS,
     ERRORS,
     Data,
     Database,
@@ -78,8 +79,8 @@ UNKNOWN = [
     ("sku_card", "h1000", "unknown SKU 'h1000'; did you mean h100"),
     ("sku_card", "H100-80GB-SMX", "H100-80GB-SXM"),
     ("llm", "llama-3.1-9b", "unknown LLM 'llama-3.1-9b'; did you mean llama-3.1-8b"),
-    ("model", "hier_gem", "unknown model 'hier_gem'; did you mean hier_gemm?"),
-    ("builder", "hier_gem", "unknown model 'hier_gem'; did you mean hier_gemm?"),
+    ("model", "hier_gem", "unknown model 'hier_gem'; did you mean hier_gemm"),
+    ("builder", "hier_gem", "unknown model 'hier_gem'; did you mean hier_gemm"),
     ("data_record", "gemm_bf61", "unknown data set 'gemm_bf61'; did you mean gemm_bf16"),
     ("table", "gemm_bf61", "unknown data set 'gemm_bf61'; did you mean gemm_bf16"),
     ("posterior", "gemm_bf16-hier", "unknown posterior 'gemm_bf16-hier'; did you mean gemm_bf16-"),
@@ -94,7 +95,7 @@ def test_an_unknown_name_is_answered_with_the_closest_ones(database, method, nam
 
 @pytest.mark.parametrize("name", ["HIER_GEM", "Hier_gemn", "hier_gem"])
 def test_the_closest_names_are_found_whatever_the_case(database, name):
-    assert "did you mean hier_gemm?" in refusal(UnknownNameError, database.model, name)
+    assert "did you mean hier_gemm" in refusal(UnknownNameError, database.model, name)
     error = UnknownNameError("SKU", name.upper(), ["HIER_gemm", "L4"])
     assert str(error) == f"unknown SKU {name.upper()!r}; did you mean HIER_gemm?"
 
@@ -401,7 +402,7 @@ def test_a_record_with_a_missing_key_is_refused(database, folder, key):
 
 def test_a_record_of_an_unknown_model_is_refused(database, folder):
     message = refusal(UnknownNameError, database.draws, edit(folder, model="hier_gem"))
-    assert "did you mean hier_gemm?" in message
+    assert "did you mean hier_gemm" in message
 
 
 # --- a changed database ----------------------------------------------------------------------
@@ -494,7 +495,7 @@ LABELS = "the labels of its draws are not those of its record; fit again"
         (lambda held: held.isel(sku=[1, 0, 2]), LABELS),
         *(
             (lambda held, name=name: held.drop_vars(name), f"no {name} in it; fit again")
-            for name in ERRORS
+            for name in (*BUILDS, *ERRORS)
         ),
         (lambda held: held.rename(architecture="family"), LABELS),
         (lambda held: held.rename(draw="sample"), LABELS),

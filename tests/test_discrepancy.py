@@ -6,14 +6,15 @@ from scipy.stats import kstest, norm, t
 
 from m2bayes.discrepancy import (
     FREQUENCIES,
-    LENGTHS,
     SHARED,
     TAIL,
     _features,
     run_noise,
     unit_fields,
 )
+from m2bayes.mechanism.laws import LAWS
 
+LENGTHS = LAWS["gemm_time"].lengths
 DRAWS = 4000
 SHAPES = np.array(
     [[m, n, k] for m in (1, 64, 128, 4096) for n, k in ((6144, 4096), (4096, 1024), (28672, 4096))]
@@ -21,7 +22,8 @@ SHAPES = np.array(
 
 
 def fields(shapes=SHAPES, sku="H100-80GB-SXM", architecture="Hopper", draws=DRAWS, seed=7):
-    return unit_fields(shapes, sku=sku, architecture=architecture, draws=draws, seed=seed)
+    facts = {"sku": sku, "architecture": architecture, "lengths": LENGTHS}
+    return unit_fields(shapes, draws=draws, seed=seed, **facts)
 
 
 def gaussian(**asked):
@@ -154,7 +156,7 @@ def test_covariance_is_exponential_in_octaves():
     their 64 cosines, and its error is estimated from those.
     """
     count = FREQUENCIES[0]
-    features = _features(SHAPES.astype(float), count).astype(float) * np.sqrt(count)
+    features = _features(SHAPES.astype(float), count, LENGTHS).astype(float) * np.sqrt(count)
     cosines, sines = features[:, :count], features[:, count:]
     terms = cosines[:, None] * cosines + sines[:, None] * sines
     apart = np.abs(np.log2(SHAPES)[:, None] - np.log2(SHAPES)) / LENGTHS[:3]

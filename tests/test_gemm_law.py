@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from m2bayes._math import smooth_maximum
 from m2bayes.mechanism.gemm import (
     KERNELS,
-    LAWS,
     ROOF_SHARPNESS,
     ceiling_time,
     compute_roofs,
@@ -18,6 +17,7 @@ from m2bayes.mechanism.gemm import (
     gemm_time,
     sustained_share,
 )
+from m2bayes.mechanism.laws import LAWS
 from m2bayes.mechanism.memory import memory_time, warm_share
 from m2bayes.mechanism.roofline import roofline_time
 from m2bayes.mechanism.wave import eta_wave, tile_choice
@@ -381,7 +381,8 @@ def test_memory_branch_is_cold_plus_warm_plus_latency(sheets):
 
 
 def test_every_law_has_a_name():
-    assert {"gemm_time": gemm_time, "ceiling_time": ceiling_time} == LAWS
+    names = {name: law.time for name, law in LAWS.items() if law.terms is gemm_terms}
+    assert names == {"gemm_time": gemm_time, "ceiling_time": ceiling_time}
 
 
 def test_datasheet_roofline_is_the_ceiling_of_one(sheets):

@@ -7,7 +7,6 @@ from scipy.stats import norm, t
 from m2bayes.discrepancy import (
     BLOCK,
     COVERED,
-    LENGTHS,
     NEAREST,
     OUTLIER,
     ROUGH,
@@ -19,7 +18,9 @@ from m2bayes.discrepancy import (
     moments,
     unit_fields,
 )
+from m2bayes.mechanism.laws import LAWS
 
+LENGTHS = LAWS["gemm_time"].lengths
 EXACT = {"rtol": 1e-9, "atol": 1e-12}  # of systems of equations, solved in two ways
 
 
@@ -71,7 +72,7 @@ def test_moments_are_those_of_the_gaussian_conditional(rng, sku, skus):
     """With no more cells than `NEAREST`, nothing is approximated."""
     known = made_up(rng, NEAREST // 3 if len(skus) > 1 else NEAREST, skus)
     asked = shapes_of(rng, 20)
-    found = moments(asked, sku=sku, residuals=known)
+    found = moments(asked, sku=sku, residuals=known, lengths=LENGTHS)
     mean, variance, common = by_brute_force(asked, sku, known)
     np.testing.assert_allclose(found.mean, mean, **EXACT)
     np.testing.assert_allclose(found.sd, np.sqrt(variance), **EXACT)
@@ -81,7 +82,7 @@ def test_moments_are_those_of_the_gaussian_conditional(rng, sku, skus):
 def test_the_nearest_cells_do_nearly_as_well_as_all(rng):
     """Nothing is gained by cells left out, and little lost: at most 0.02 of the prior variance."""
     known, asked = made_up(rng, 200), shapes_of(rng, 50)
-    found = moments(asked, sku="A", residuals=known)
+    found = moments(asked, sku="A", residuals=known, lengths=LENGTHS)
     _, variance, _ = by_brute_force(asked, "A", known)
     assert (found.sd**2 >= variance - 1e-12).all()
     assert (found.sd**2 - variance).max() < 0.02
@@ -92,7 +93,9 @@ def test_a_covariance_that_forgets_whose_cell_it_is_is_found_out(rng):
     known = made_up(rng, NEAREST // 3)
     one = Residuals(known.shapes, np.full(len(known.sku), "A"), known.unit, known.noise)
     asked = shapes_of(rng, 20)
-    right, wrong = (moments(asked, sku="A", residuals=r).mean for r in (known, one))
+    right, wrong = (
+        moments(asked, sku="A", residuals=r, lengths=LENGTHS).mean for r in (known, one)
+    )
     assert np.abs(right - wrong).max() > 0.01
 
 
@@ -109,21 +112,21 @@ HERE = np.array([[64.0, 4096.0, 1024.0, 0.2]])
 def test_without_cells_there_is_the_prior():
     nothing = made_up(np.random.default_rng(0), 0)
     for residuals in (None, nothing):
-        found = moments(HERE.repeat(3, axis=0), sku="A", residuals=residuals)
+        found = moments(HERE.repeat(3, axis=0), sku="A", residuals=residuals, lengths=LENGTHS)
         assert found.mean.tolist() == [0.0] * 3
         assert found.sd.tolist() == [1.0] * 3
         assert found.shared.tolist() == [SHARED] * 3
 
 
 def test_a_cell_measured_without_noise_is_known():
-    found = moments(HERE, sku="A", residuals=single())
+    found = moments(HERE, sku="A", residuals=single(), lengths=LENGTHS)
     np.testing.assert_allclose(found.mean, 1.5, **EXACT)
     np.testing.assert_allclose(found.sd, 1e-3, **EXACT)  # where the variance is cut off
 
 
 def test_a_sister_measured_without_noise_is_known_in_part():
     """Correlation SHARED: mean SHARED·r, variance 1 − SHARED², and what is left is its own."""
-    found = moments(HERE, sku="B", residuals=single())
+    found = moments(HERE, sku="B", residuals=single(), lengths=LENGTHS)
     np.testing.assert_allclose(found.mean, SHARED * 1.5, **EXACT)
     np.testing.assert_allclose(found.sd**2, 1 - SHARED**2, **EXACT)
     np.testing.assert_allclose(found.shared, 0.0, **EXACT)
@@ -131,7 +134,7 @@ def test_a_sister_measured_without_noise_is_known_in_part():
 
 @pytest.mark.parametrize("noise", [0.25, 1.0, 4.0])
 def test_noise_shrinks_a_cell_towards_zero(noise):
-    found = moments(HERE, sku="A", residuals=single(noise=noise))
+    found = moments(HERE, sku="A", residuals=single(noise=noise), lengths=LENGTHS)
     np.testing.assert_allclose(found.mean, 1.5 / (1 + noise), **EXACT)
     np.testing.assert_allclose(found.sd**2, noise / (1 + noise), **EXACT)
 
@@ -139,7 +142,7 @@ def test_noise_shrinks_a_cell_towards_zero(noise):
 def test_far_away_there_is_the_prior(rng):
     """Forty lengths off: the correlation is below 1e-17."""
     far = HERE * [2.0 ** (40 * LENGTHS[0]), 1.0, 1.0, 1.0]
-    found = moments(far, sku="A", residuals=single(wider=3.0))
+    found = moments(far, sku="A", residuals=single(wider=3.0), lengths=LENGTHS)
     np.testing.assert_allclose(found.mean, 0.0, atol=1e-15)
     np.testing.assert_allclose(found.sd, 1.0, **EXACT)  # the inflation belongs to what is learnt
     np.testing.assert_allclose(found.shared, SHARED, **EXACT)
@@ -149,7 +152,7 @@ def test_one_octave_away_the_rough_part_is_forgotten():
     """Of M: exp(-1/2) of the long part; the rough part keeps exp(-10)."""
     asked = HERE * [2.0, 1.0, 1.0, 1.0]
     rho = (1 - ROUGH) * np.exp(-0.5) + ROUGH * np.exp(-0.5 / ROUGH_LENGTH)
-    found = moments(asked, sku="A", residuals=single())
+    found = moments(asked, sku="A", residuals=single(), lengths=LENGTHS)
     np.testing.assert_allclose(found.mean, 1.5 * rho, **EXACT)
     np.testing.assert_allclose(found.sd**2, 1 - rho**2, **EXACT)
 
@@ -158,27 +161,32 @@ def test_cold_reads_are_half_forgotten_by_warm_ones():
     """The same shape wholly from HBM and wholly from L2: two lengths apart, exp(-2)."""
     warm, cold = (np.array([[64.0, 4096.0, 1024.0, share]]) for share in (1.0, 0.0))
     known = Residuals(warm, np.array(["A"]), np.array([1.5]), np.array([0.0]))
-    found = moments(cold, sku="A", residuals=known)
+    found = moments(cold, sku="A", residuals=known, lengths=LENGTHS)
     rho = (1 - ROUGH) * np.exp(-2.0) + ROUGH * np.exp(-2.0 / ROUGH_LENGTH)
     np.testing.assert_allclose(found.mean, 1.5 * rho, **EXACT)
-    np.testing.assert_allclose(moments(warm, sku="A", residuals=known).mean, 1.5, **EXACT)
+    np.testing.assert_allclose(
+        moments(warm, sku="A", residuals=known, lengths=LENGTHS).mean, 1.5, **EXACT
+    )
 
 
 def test_a_shape_without_a_warm_share_is_read_cold():
-    bare = moments(HERE[:, :3], sku="A", residuals=single())
-    cold = moments(HERE * [1.0, 1.0, 1.0, 0.0], sku="A", residuals=single())
+    bare = moments(HERE[:, :3], sku="A", residuals=single(), lengths=LENGTHS)
+    cold = moments(HERE * [1.0, 1.0, 1.0, 0.0], sku="A", residuals=single(), lengths=LENGTHS)
     np.testing.assert_array_equal(bare.mean, cold.mean)
     np.testing.assert_array_equal(bare.sd, cold.sd)
 
 
 def test_an_outlier_is_pulled_in():
     for unit in (50.0, 1e9):
-        found = moments(HERE, sku="A", residuals=single(unit=unit))
+        found = moments(HERE, sku="A", residuals=single(unit=unit), lengths=LENGTHS)
         np.testing.assert_allclose(found.mean, OUTLIER, **EXACT)
 
 
 def test_errors_wider_than_modelled_widen_what_was_learnt():
-    plain, wide = (moments(HERE, sku="A", residuals=single(noise=1.0, wider=w)) for w in (1.0, 1.2))
+    plain, wide = (
+        moments(HERE, sku="A", residuals=single(noise=1.0, wider=w), lengths=LENGTHS)
+        for w in (1.0, 1.2)
+    )
     np.testing.assert_allclose(wide.sd / plain.sd, 1 + 0.5 * 0.2, **EXACT)
     np.testing.assert_array_equal(wide.mean, plain.mean)
 
@@ -189,16 +197,23 @@ def test_errors_wider_than_modelled_widen_what_was_learnt():
 def test_other_shapes_do_not_matter(rng):
     """Not to the last bit, across the blocks in which shapes are conditioned."""
     known, asked = made_up(rng, 100), shapes_of(rng, BLOCK + 30)
-    whole = moments(asked, sku="A", residuals=known)
+    whole = moments(asked, sku="A", residuals=known, lengths=LENGTHS)
     for part in ([0], [BLOCK + 3, 5], range(BLOCK - 2, BLOCK + 30), range(200, -1, -1)):
-        some = moments(asked[list(part)], sku="A", residuals=known)
+        some = moments(asked[list(part)], sku="A", residuals=known, lengths=LENGTHS)
         for name in ("mean", "sd", "shared"):
             np.testing.assert_array_equal(getattr(some, name), getattr(whole, name)[list(part)])
 
 
 def test_conditioned_fields_do_not_depend_on_what_else_is_asked(rng):
     known, asked = made_up(rng, 100), shapes_of(rng, 40)
-    facts = {"sku": "A", "architecture": "X", "draws": 50, "seed": 3, "residuals": known}
+    facts = {
+        "sku": "A",
+        "architecture": "X",
+        "draws": 50,
+        "seed": 3,
+        "residuals": known,
+        "lengths": LENGTHS,
+    }
     whole = unit_fields(asked, **facts)
     for part in ([7], [39, 0, 20]):
         for one, all_ in zip(unit_fields(asked[part], **facts), whole, strict=True):
@@ -209,11 +224,11 @@ def test_conditioned_fields_do_not_depend_on_what_else_is_asked(rng):
 def test_drawn_fields_have_the_conditional_moments(rng):
     """The field over its tail scale is normal: mean 0 and sd as told, shared with a sister card."""
     known, asked = made_up(rng, NEAREST // 3), shapes_of(rng, 6)
-    facts = {"architecture": "X", "draws": 4000, "seed": 3, "residuals": known}
+    facts = {"architecture": "X", "draws": 4000, "seed": 3, "residuals": known, "lengths": LENGTHS}
     fields, told = {}, {}
     for sku in ("A", "B"):
         unit, widening = unit_fields(asked, sku=sku, **facts)
-        told[sku] = moments(asked, sku=sku, residuals=known)
+        told[sku] = moments(asked, sku=sku, residuals=known, lengths=LENGTHS)
         fields[sku] = (unit - told[sku].mean) / widening / told[sku].sd
     one = fields["A"].astype(float)
     mcse = one.std(axis=0, ddof=1) / np.sqrt(len(one))
@@ -233,11 +248,11 @@ def test_left_out_shapes_are_predicted_from_the_others(rng):
     """As if their cells, the SKU's and its sisters', were not in the table."""
     known = made_up(rng, NEAREST)
     asked = known.shapes[:5]
-    found = moments(asked, sku="A", residuals=known, left_out=True)
+    found = moments(asked, sku="A", residuals=known, left_out=True, lengths=LENGTHS)
     for i in range(5):
         rest = ~(known.shapes == asked[i]).all(axis=1)
         others = Residuals(known.shapes[rest], known.sku[rest], known.unit[rest], known.noise[rest])
-        alone = moments(asked[[i]], sku="A", residuals=others)
+        alone = moments(asked[[i]], sku="A", residuals=others, lengths=LENGTHS)
         np.testing.assert_allclose(found.mean[i], alone.mean[0], **EXACT)
         np.testing.assert_allclose(found.sd[i], alone.sd[0], **EXACT)
 
@@ -252,7 +267,8 @@ def test_a_left_out_shape_is_left_out_whatever_the_cache_of_a_sister(rng):
         noise=np.append(known.noise, 0.01),
     )
     alone, beside = (
-        moments(known.shapes[:1], sku="A", residuals=r, left_out=True) for r in (known, twin)
+        moments(known.shapes[:1], sku="A", residuals=r, left_out=True, lengths=LENGTHS)
+        for r in (known, twin)
     )
     np.testing.assert_allclose(beside.mean, alone.mean, atol=0.01)
 
@@ -260,11 +276,11 @@ def test_a_left_out_shape_is_left_out_whatever_the_cache_of_a_sister(rng):
 @pytest.mark.parametrize("cells", [1, 5, NEAREST])
 def test_left_out_shapes_are_left_out_of_small_tables_too(rng, cells):
     known = made_up(rng, cells, skus=("A",))
-    found = moments(known.shapes, sku="A", residuals=known, left_out=True)
+    found = moments(known.shapes, sku="A", residuals=known, left_out=True, lengths=LENGTHS)
     for i in range(cells):
         rest = np.arange(cells) != i
         others = Residuals(known.shapes[rest], known.sku[rest], known.unit[rest], known.noise[rest])
-        alone = moments(known.shapes[[i]], sku="A", residuals=others)
+        alone = moments(known.shapes[[i]], sku="A", residuals=others, lengths=LENGTHS)
         np.testing.assert_allclose(found.mean[i], alone.mean[0], rtol=1e-6, atol=1e-9)
         np.testing.assert_allclose(found.sd[i], alone.sd[0], rtol=1e-6)
 
@@ -297,7 +313,9 @@ def test_inflation_is_one_where_errors_are_as_modelled(rng):
     for _ in range(12):
         known = islands(rng)
         wide = Residuals(known.shapes, known.sku, 2 * known.unit, known.noise)
-        found.append((inflation(known, "A"), inflation(wide, "A")))
+        found.append(
+            (inflation(known, "A", lengths=LENGTHS), inflation(wide, "A", lengths=LENGTHS))
+        )
     plain, doubled = np.transpose(found)
     mcse = plain.std(ddof=1) / np.sqrt(len(plain))
     assert abs(plain.mean() - 1) < 4 * mcse

@@ -48,7 +48,7 @@ def figures(node):
 # --- end to end ------------------------------------------------------------------------------
 
 
-OUTSIDE = {"fresh"}  # reads tables that users fetch themselves
+OUTSIDE = {"fresh", "light"}  # reads tables that users fetch themselves
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in OUTSIDE])

@@ -420,7 +420,7 @@ def test_without_outside_data_a_suite_says_what_it_needs(suite, database, monkey
     with pytest.raises(DataError, match=f"set {VARIABLE} to the folder of"):
         suite.run(Setting(database))
     assert suite.DATA == ()
-    assert suite.JUDGED == ("step",)
+    assert suite.JUDGED == ("assembly",)
 
 
 def test_the_folder_of_one_project_is_inside_the_users_folder(monkeypatch):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from m2bayes._math import exp, log, maximum, minimum, sigmoid, smooth_maximum
+from m2bayes._math import exp, log, maximum, sigmoid, smooth_maximum
 
 TILE = 128  # [token] side of a block of queries by keys, and of a step along the context
 WIDE_TILE = 256  # [token] of queries where the tensor core takes two tiles at once
@@ -21,6 +21,8 @@ WIDE_TENSOR = 8192.0  # [FLOP/clock/SM] from which it does
 EXPONENTIALS = 0.5  # share of the exponentials' time that the matrix products do not hide
 PORT = 64.0  # [byte/clock/SM] an SM moves to and from L2
 LIST_SHARPNESS = 6.0  # of the longest tile against the work of all
+SPLIT_SHARPNESS = 3.0  # with which a context runs out of SMs to be split over
+CACHE_SHARPNESS = 10.0  # of the edge where the KV cache no longer fits into L2
 WARM_SHARPNESS = 8.0  # of the edge where activations no longer fit into L2
 REPLAYS = 16.0  # kernels in one benchmark run
 BURST, SETTLING = 0.03, 0.7  # [s] after which a power-limited clock has settled, and its log width
@@ -54,7 +56,7 @@ def prefill_terms(
     Returns
     -------
     Dataset, dims broadcast from `cells` and `sheets`
-        ``block_compute``, ``block_exponential`` [s] of one 128 × 128 block on one SM, ``keys``
+        ``block_compute``, ``block_exponential`` [s] of one 128 × 128 block on one SM, ``pairs``
         and ``tiles`` [block/SM] of work, ``wave``, ``tile_keys``, ``tile_queries`` [block] of the
         longest tile, ``padding_work``, ``padding_tile`` [block/token], ``query_bytes``,
         ``key_bytes`` [byte], ``cold`` share [1], ``sm_rate``, ``peak_bandwidth`` [byte/s],
@@ -76,7 +78,7 @@ def prefill_terms(
         {
             "block_compute": 4 * block * width / (sheets["peak_flop_rate"] / sms),
             "block_exponential": EXPONENTIALS * block / (sheets["exp_per_clock"] * boost),
-            "keys": parallel * length * (length / 2 + context) / block,
+            "pairs": parallel * length * (length / 2 + context) / block,
             "padding_work": parallel * length / 2 / block,
             "tiles": parallel * tiles * queries / TILE,
             "wave": np.log(np.ceil(full) / full),
@@ -102,7 +104,7 @@ def prefill_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
         u &= u_{mma}/e + u_{exp} \\
         W &= \frac{BH}{SM}\left[\frac{S(S + s_1)/2}{128^2} + o\,n_t\right], \quad
         L = \lambda\left[\frac{q(S + s_1/2)}{128^2} + o\right] \\
-        t_{lin} &= m\,\frac{B_q + m_k B_k}{64\,SM f} + m_b (1 - h)\,\frac{B_q + B_k}{BW}
+        t_{lin} &= \frac{m_q B_q + m_k B_k}{64\,SM f} + m_b (1 - h)\,\frac{B_q + B_k}{BW}
 
     ``W`` is the work per SM in blocks of 128 × 128 (query, key) pairs, ``L`` the longest tile:
     the larger of the two and their sum's share :math:`\tau` end the kernel. The source's constant
@@ -126,7 +128,7 @@ def prefill_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     unit = terms["block_compute"] / factors["eta_tensor"] + terms["block_exponential"]
     overhead = factors["tile_overhead"]
     work = (
-        terms["keys"] + factors["padding"] * terms["padding_work"] + overhead * terms["tiles"]
+        terms["pairs"] + factors["padding"] * terms["padding_work"] + overhead * terms["tiles"]
     ) * exp(factors["wave_share"] * terms["wave"])
     tile = factors["lone_tile"] * (
         terms["tile_keys"]
@@ -135,12 +137,12 @@ def prefill_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     )
     blocks = smooth_maximum(tile, work + factors["tail"] * tile, LIST_SHARPNESS)
     settled = exp(factors["droop"] * settling(terms["settled"] * REPLAYS * unit * work))
-    port = (terms["query_bytes"] + factors["key_cost"] * terms["key_bytes"]) / terms["sm_rate"]
+    port = factors["port_cost"] * terms["query_bytes"] + factors["key_cost"] * terms["key_bytes"]
     memory = terms["cold"] * (terms["query_bytes"] + terms["key_bytes"]) / terms["peak_bandwidth"]
     return (
         floor_time(terms, factors)
         + unit * settled * blocks
-        + factors["port_cost"] * port
+        + port / terms["sm_rate"]
         + factors["memory_cost"] * memory
     )
 
@@ -155,7 +157,7 @@ def settling(burst: Any) -> Any:
 
 
 def floor_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
-    """Launch of a lone graph [s] in a benchmark, a kernel's own latency in a step; broadcast."""
+    """Launch of a lone graph [s], or in a step a kernel's own latency, dims broadcast."""
     lone = terms["launches"]
     return lone * factors["launch_time"] + (1 - lone) * factors["kernel_latency"]
 
@@ -214,7 +216,9 @@ def decode_terms(
 
 def decode_branches(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
     """SM, HBM and chain time [s] of a decode attention kernel, dims broadcast; `decode_time`."""
-    warm = sigmoid(factors["cache_edge"] * (terms["room"] + log(factors["cache_share"])))
+    # capped where the logistic function is 0 to the last digit anyway
+    room = CACHE_SHARPNESS * (terms["room"] + log(factors["cache_share"]))
+    warm = sigmoid(maximum(room, -700.0))
     issue = (
         terms["blocks"]
         * (factors["block_cost"] + factors["step_cost"] * terms["steps"])
@@ -222,8 +226,8 @@ def decode_branches(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> tup
         / terms["clock"]
     )
     memory = (1 - warm) * terms["hbm_time"] / factors["eta_memory"]
-    splits = minimum(terms["splits"], maximum(factors["most_splits"], 1.0))
-    chain = factors["chain_cost"] * terms["steps"] / splits / terms["clock"]
+    unsplit = smooth_maximum(1.0, factors["most_splits"] / terms["splits"], SPLIT_SHARPNESS)
+    chain = factors["chain_cost"] * terms["steps"] * unsplit / terms["clock"]
     return issue, memory, chain
 
 
@@ -234,11 +238,12 @@ def decode_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
         t &= t_0 + t_{comb} + (t_{sm}^p + t_{hbm}^p + t_{chain}^p)^{1/p} \\
         t_{sm} &= r\,(c_f + c_t n)(1 + g G/16)/f, \quad
         t_{hbm} = (1 - h)\,B/(BW\,\eta), \quad
-        t_{chain} = c_l\,n / \min(1/r, n, s_{max}) / f
+        t_{chain} = c_l\,n\,\max(1, s_{max} / \min(1/r, n)) / f
 
     ``r`` blocks of threads an SM, one for each sequence and KV head; ``n`` steps of 128 tokens:
-    :math:`t_{chain}` is the context-length term of a sequence that few SMs share; ``G`` queries a
-    KV head. ``h`` is the share that L2 still holds, 0 in a served step.
+    :math:`t_{chain}` is the context-length term of a sequence that is split over at most
+    :math:`s_{max}` SMs, and over fewer where the others are busy; ``G`` queries a KV head. ``h`` is
+    the share that L2 still holds, 0 in a served step.
 
     Parameters
     ----------
@@ -247,7 +252,7 @@ def decode_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     factors : mapping
         ``launch_time`` of a lone kernel in a graph, ``kernel_latency`` inside a step,
         ``combine_time`` [s], ``block_cost``, ``step_cost``, ``chain_cost`` [clock],
-        ``group_cost``, ``eta_memory``, ``cache_share``, ``cache_edge``, ``most_splits``, ``knee``
+        ``group_cost``, ``eta_memory``, ``cache_share``, ``most_splits``, ``knee``
         (sharpness above 1.8) [1].
 
     Notes

@@ -228,6 +228,3 @@ def cache_gain(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
         cache_rate=terms["cache_port"] * factors["eta_cache"],
     )
     return log(total / rate / warm)
-
-
-LAWS = {"gemm_time": gemm_time, "ceiling_time": ceiling_time}

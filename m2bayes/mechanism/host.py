@@ -13,10 +13,14 @@ KERNELS_PER_LAYER = 10  # 4 GEMMs, attention, 2 norms, RoPE, KV write, activatio
 KERNELS_OUTSIDE = 6  # embedding, last norm, LM head, logits, sampling, copy to the host
 KERNELS_TO_SHARE = 2  # all-reduces of a layer whose GPUs share it
 GRAPH_TOKENS = 512  # new tokens up to which engines replay a captured graph
+EAGER, REPLAYED = 1, 2  # modes of a step: kernel by kernel, or as a captured CUDA graph
 
 
 def kernel_count(layers: Any, *, shared: bool) -> Any:
-    """Kernels of one step of a fused engine [1], from the layers of the LLM.
+    """Kernels of one step of a fused engine [1], from the layers of the LLM, elementwise.
+
+    An engine that fuses less launches some more. There is one definition all the same, for all
+    engines: ``eager_launch`` of an engine takes up the difference.
 
     >>> kernel_count(32, shared=False)
     326
@@ -32,8 +36,8 @@ def host_terms(
     Parameters
     ----------
     cells : Dataset
-        ``kernels`` that the step launches, ``sequences`` that it samples for, ``graph``: 1 where
-        it replays a captured CUDA graph, else 0 [1], any dims.
+        ``kernels`` that the step launches, ``sequences`` that it samples for, ``mode``, `EAGER`
+        or `REPLAYED` where it replays a captured CUDA graph [1], any dims.
     sheets : Dataset, dims (sku,)
         For the labels only: no datasheet number tells how fast a host is.
     regime, backend : str
@@ -42,11 +46,16 @@ def host_terms(
     Returns
     -------
     Dataset, dims broadcast from `cells` and `sheets`
-        ``kernels``, ``sequences``, ``graph`` [1].
+        ``kernels``, ``sequences``; ``graph``, the share of the kernels in a captured graph [1].
     """
     like = xr.ones_like(sheets["boost_clock"])
+    graph = (cells["mode"].astype(float) - EAGER) / (REPLAYED - EAGER)
     return xr.Dataset(
-        {name: cells[name].astype(float) * like for name in ("kernels", "sequences", "graph")}
+        {
+            "kernels": cells["kernels"].astype(float) * like,
+            "sequences": cells["sequences"].astype(float) * like,
+            "graph": graph * like,
+        }
     ).drop_vars("dtype", errors="ignore")
 
 

@@ -1,4 +1,4 @@
-"""Every kind of kernel that is modelled: its sizes, its law, and what its discrepancy depends on."""
+"""Every kind of kernel that is modelled: its sizes, its law, what its discrepancy depends on."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Law:
     largest: int = 10**7
     labels: tuple[str, ...] = ()
     given: Mapping[str, float] = field(default_factory=dict)
-    variant: Callable[[Mapping[str, Any], Any], np.ndarray] | None = None
+    variant: Callable[[Mapping[Any, Any], Any], np.ndarray] | None = None
     by_backend: bool = True
     clocked: str = ""
     family: Callable[[xr.Dataset], list[str]] = lambda sheets: [""] * sheets.sizes["sku"]
@@ -72,29 +72,29 @@ class Law:
         return ("sku", "backend", "version", *self.labels, *self.sizes, "op_time")
 
 
-def _backend(size: str) -> Callable[[Mapping[str, Any], Any], np.ndarray]:
+def _backend(size: str) -> Callable[[Mapping[Any, Any], Any], np.ndarray]:
     """Variant of a law whose factors belong to a backend; `size` is one of its sizes."""
 
-    def variant(cells: Mapping[str, Any], backend: Any) -> np.ndarray:
+    def variant(cells: Mapping[Any, Any], backend: Any) -> np.ndarray:
         like = np.asarray(cells[size], dtype=float)
         return np.broadcast_to(np.asarray(backend, dtype=str), like.shape)
 
     return variant
 
 
-def _light_kernel(cells: Mapping[str, Any], backend: Any) -> np.ndarray:
+def _light_kernel(cells: Mapping[Any, Any], backend: Any) -> np.ndarray:
     """A light kernel is much the same whatever engine it belongs to."""
     return np.asarray(cells["kernel"], dtype=str)
 
 
-def _decode_kernel(cells: Mapping[str, Any], backend: Any) -> np.ndarray:
+def _decode_kernel(cells: Mapping[Any, Any], backend: Any) -> np.ndarray:
     """Multi-head and grouped-query decode are different kernels of one backend."""
     alone = np.asarray(cells["heads"]) == np.asarray(cells["kv_heads"])
     return np.char.add(_backend("length")(cells, backend), np.where(alone, "/mha", "/gqa"))
 
 
 def tensor_generation(sheets: xr.Dataset) -> list[str]:
-    """Name of the tensor core's instruction, which decides what kernel a library has for it.
+    """Name of the tensor core's instruction, which decides a library's kernel, dims (sku,).
 
     By FLOP/clock/SM of bf16 [1]: below 4096 ``mma`` (Ampere, Ada, GeForce Blackwell), 4096
     ``wgmma`` (Hopper), from 8192 ``tcgen05`` (data-centre Blackwell).
@@ -160,7 +160,7 @@ LAWS = {
     "host_time": Law(
         host.host_time,
         host.host_terms,
-        sizes=("kernels", "sequences", "graph"),
+        sizes=("kernels", "sequences", "mode"),
         lengths=(4.0, 4.0, 1.0, 0.5),
         variant=_backend("kernels"),
     ),

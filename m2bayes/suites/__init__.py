@@ -10,8 +10,9 @@ from typing import Any
 from m2bayes.database import Database
 from m2bayes.errors import UnknownNameError
 
-NAMES = ("gemm-cells", "gemm-transfer", "clock", "eta", "ranking", "flips", "fresh")
+NAMES = ("gemm-cells", "gemm-transfer", "clock", "eta", "ranking", "flips", "fresh", "light")
 POSTERIOR, BASELINE = "gemm_bf16-hier_gemm", "gemm_bf16-const_ceiling"
+LIGHT = "vidur_a100_light-hier_light"
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,13 @@ class Setting:
     tell : callable
         Told what is being done.
     posterior, baseline : str
-        Names of the posterior that is judged and of its baseline.
+        Names of the GEMM posterior that is judged and of its baseline.
+    prefill, decode : str
+        Names of the attention posteriors.
+    light : str
+        Name of the light kernels' posterior.
+    assembly : str
+        Name of the assembly that predicts whole steps.
     seed : int
         Of everything drawn.
     """
@@ -34,6 +41,10 @@ class Setting:
     tell: Callable[[str], None] = lambda text: None
     posterior: str = POSTERIOR
     baseline: str = BASELINE
+    prefill: str = "attention_prefill_bf16-hier_attention_prefill"
+    decode: str = "attention_decode_bf16-hier_attention_decode"
+    light: str = LIGHT
+    assembly: str = "step_bf16"
     seed: int = 0
 
 
@@ -58,7 +69,10 @@ def run(name: str, setting: Setting) -> dict[str, Any]:
     module = import_module(f"m2bayes.suites.{name.replace('-', '_')}")
     data: Sequence[str] = module.DATA
     database = setting.database
-    judged = [getattr(setting, field) for field in module.JUDGED]
+    judged = []
+    for name_ in (getattr(setting, field) for field in module.JUDGED):
+        whole = name_ in database.assemblies()
+        judged += [*database.assembly(name_).parts.values()] if whole else [name_]
     return {
         "suite": name,
         "command": f"m2bayes evaluate {name} --out data/evaluations",

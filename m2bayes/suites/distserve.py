@@ -21,14 +21,14 @@ from m2bayes.suites._steps import (
     scored,
 )
 from m2bayes.suites.served import SHARE, predictor
-from m2bayes.traces import distserve_profile, huggyllama_rows, outside
+from m2bayes.traces import decode_time, distserve_profile, huggyllama_rows, outside
 from m2bayes.workload import Step
 
 if TYPE_CHECKING:
     from m2bayes.suites import Setting
 
 DATA: tuple[str, ...] = ()
-JUDGED = ("step",)  # fields of the setting
+JUDGED = ("assembly",)  # fields of the setting
 SKU, LLMS = "A100-80GB-SXM", {"facebook/opt-13b": "opt-13b", "facebook/opt-66b": "opt-66b"}
 PROFILES = {  # name of each profile: its file, the engine, whether steps replay a CUDA graph
     "DistServe": ("profiler-a100-80g.distserve.json", "distserve", False),
@@ -76,22 +76,6 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 # --- fitted profiles -------------------------------------------------------------------------
-
-
-def decode_time(profile: pd.DataFrame, batch: np.ndarray, context: np.ndarray) -> np.ndarray:
-    """Decode time that a profile implies [s], dims (cell,), for sequences of equal context.
-
-    Parameters
-    ----------
-    profile : DataFrame
-        Rows of one LLM and parallelism from `m2bayes.traces.distserve_profile`.
-    batch, context : ndarray, dims (cell,)
-        Sequences [1] and cached tokens of each [token].
-    """
-    rows = profile.set_index("phase")
-    small, large = (rows.loc[f"decode, {size} batch"] for size in ("small", "large"))
-    both = [r["a"] + r["b"] * batch * context + r["c"] * batch for r in (small, large)]
-    return np.where(batch < small["threshold"], *both)
 
 
 def prefill_time(profile: pd.DataFrame, tokens: np.ndarray) -> np.ndarray:

@@ -14,7 +14,8 @@ from m2bayes.evaluate import by_build, median_of_builds
 from m2bayes.factors import with_skus
 from m2bayes.inputs import Inputs
 from m2bayes.measurements import checked, runs_by_cell
-from m2bayes.mechanism.gemm import LAWS, gemm_branches, gemm_terms
+from m2bayes.mechanism.gemm import gemm_branches, gemm_terms
+from m2bayes.mechanism.laws import LAWS
 from m2bayes.score import absolute_percentage_error
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def predicted(
     for build in measured["build"].values:
         terms = gemm_terms(shapes, sheet, regime="benchmark", backend=str(build)).drop_vars("sku")
         own = effect.sel(backend=str(build)).sel(sku=at).drop_vars("sku")
-        time = law(terms, factors) * np.exp(own)
+        time = law.time(terms, factors) * np.exp(own)
         columns.append(np.where(np.isfinite(measured.sel(build=build)), time.values, np.nan))
         compute, memory = gemm_branches(terms, factors)
         near.append(abs(np.log(compute / memory)).values <= np.log(NEAR))

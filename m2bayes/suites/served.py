@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,8 @@ import pandas as pd
 from m2bayes._random import labelled_rng
 from m2bayes.calibrate import Calibration, host_scalar
 from m2bayes.database import Database, sha256
-from m2bayes.errors import RecordError
+from m2bayes.predictive import backends
+from m2bayes.step import aligned, operator_times
 from m2bayes.suites._steps import (
     RIVALS,
     StepTimes,
@@ -25,12 +26,13 @@ from m2bayes.suites._steps import (
     scored,
 )
 from m2bayes.traces import generation_runs, outside, overflow
+from m2bayes.workload import Step
 
 if TYPE_CHECKING:
     from m2bayes.suites import Setting
 
 DATA: tuple[str, ...] = ()
-JUDGED = ("step",)  # fields of the setting
+JUDGED = ("assembly",)  # fields of the setting
 HARDWARE = {"Nvidia A100 GPU": "A100-40GB-SXM", "Nvidia H100 GPU": "H100-80GB-SXM"}
 LLMS = {
     "meta-llama/Llama-2-7b-hf": "llama-2-7b",
@@ -64,9 +66,31 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 def predictor(setting: Setting) -> StepTimes:
-    """Whole-step predictor of the setting [s], dims (draw, workload)."""
-    # --- wired here: from m2bayes.answer import … -------------------------------------------
-    raise RecordError("no posterior of this database predicts whole steps yet")
+    """Whole-step predictor of the setting's assembly [s], dims (draw, workload)."""
+    database = setting.database
+    parts = database.assembly(setting.assembly).parts
+    posteriors = aligned({part: database.draws(name) for part, name in parts.items()})
+    known = backends(posteriors["attention_prefill"])
+
+    def step_times(
+        sku: str, llm: str, workloads: Sequence[Step], *, tp: int, engine: str, graphs: bool = True
+    ) -> np.ndarray:
+        sheets, shape = database.datasheets([sku]), database.llm(llm)
+        time = operator_times(
+            posteriors,
+            shape,
+            workloads,
+            sheets,
+            tp=tp,
+            backend=engine if engine in known else "any",
+            engine=engine,
+            graphs=graphs,
+            seed=setting.seed,
+        )
+        whole = time.sum("op").isel(sku=0).transpose("chain", "draw", "workload")
+        return whole.values.reshape(-1, len(workloads))
+
+    return step_times
 
 
 def generations(database: Database, file: Path) -> pd.DataFrame:

@@ -10,7 +10,8 @@ import xarray as xr
 from m2bayes.factors import with_skus
 from m2bayes.hierarchy import cell_random
 from m2bayes.measurements import checked, runs_by_cell
-from m2bayes.mechanism.gemm import LAWS, gemm_terms
+from m2bayes.mechanism.gemm import gemm_terms
+from m2bayes.mechanism.laws import LAWS
 from m2bayes.posterior import kept, sample
 
 SKUS = ["A100-80GB-SXM", "H100-80GB-SXM", "H200-141GB-SXM"]
@@ -30,7 +31,7 @@ def law(draws, cells, sheets, backend="sglang"):
     factors = factors.sel(sku=cells["sku"]) if "sku" in factors.dims else factors
     sheet = sheets.sel(sku=cells["sku"])
     terms = gemm_terms(cells[["M", "N", "K"]], sheet, regime="benchmark", backend=backend)
-    time = LAWS[draws.attrs["law"]](terms, factors)
+    time = LAWS[draws.attrs["law"]].time(terms, factors)
     build = draws["build_effect"].sel(sku=cells["sku"], backend=backend)
     return (np.log(time) + build).transpose("chain", "draw", ...)
 

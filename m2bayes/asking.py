@@ -1,0 +1,139 @@
+"""From the arguments of a command to the question that they put."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from m2bayes.database import Database, digest
+from m2bayes.errors import DataError, DatasheetError, UnknownNameError, WorkloadError
+from m2bayes.mechanism.power import lowest_limit
+from m2bayes.question import METRICS, PLANNED, Question, host_time, thinned
+from m2bayes.step import aligned
+from m2bayes.timings import Timing, read_timings
+from m2bayes.workload import Kernel, Step, parse_workload
+
+
+def ask(args: argparse.Namespace) -> Question:
+    """Question that the arguments put."""
+    database = Database(args.database)
+    workloads = _workloads(database, args.workload)
+    llm = database.llm(args.llm) if args.llm else None
+    if llm is not None and all(isinstance(w, Kernel) for w in workloads):
+        raise WorkloadError("gemm: workloads name a kernel, not a step; leave --llm out")
+    datasheets = database.datasheets(args.sku, dtype=args.dtype)
+    metric = args.metric or _metric(database, args, workloads)
+    if metric not in (*METRICS, *PLANNED):  # before any file of draws is opened
+        raise UnknownNameError("metric", metric, [*METRICS, *PLANNED])
+    parts = _parts(database, args.posterior, whole=metric != "gemm_time")
+    for name in parts.values():
+        _same_datasheets(database, args.sku, name)
+    draws = {part: database.draws(name) for part, name in parts.items()}
+    for posterior in draws.values():
+        if args.dtype != posterior.attrs["dtype"]:
+            raise WorkloadError(
+                f"--dtype {args.dtype}: posterior {posterior.attrs['name']} was fitted on "
+                f"{posterior.attrs['dtype']} kernels; use that"
+            )
+    draws = aligned(draws)
+    if args.draws is not None:
+        draws = {part: thinned(posterior, args.draws) for part, posterior in draws.items()}
+    question = Question(
+        posterior=draws.pop("gemm"),
+        datasheets=_capped(datasheets, database, args.power_limit),
+        llm=llm,
+        workloads=workloads,
+        metric=metric,
+        tp=args.tp,
+        regime=args.regime,
+        backend=args.backend,
+        seed=args.seed,
+        mass=args.mass,
+        threshold=args.threshold,
+        parts=draws,
+        graphs=not args.eager,
+        assembly=args.posterior,
+    )
+    return _calibrate(question, database, args.calibrate) if args.calibrate else question
+
+
+def _metric(
+    database: Database, args: argparse.Namespace, workloads: Sequence[Step | Kernel]
+) -> str:
+    """Metric that is asked for when none is named."""
+    kernels = any(isinstance(w, Kernel) for w in workloads)
+    whole = args.posterior in database.assemblies() and args.regime == "served"
+    return "step_time" if whole and not kernels else "gemm_time"
+
+
+def _parts(database: Database, name: str, *, whole: bool) -> dict[str, str]:
+    """Posteriors that a name stands for, by part; of an assembly no more than is needed."""
+    if name not in database.assemblies():
+        return {"gemm": name}
+    parts = database.assembly(name).parts
+    return parts if whole else {"gemm": parts["gemm"]}
+
+
+def _same_datasheets(database: Database, skus: Sequence[str], posterior: str) -> None:
+    """Refuse a card that bears a measured card's name and has other numbers."""
+    fitted = database.posterior(posterior).datasheets
+    for name in skus:
+        card, origin = database.sku_card(name)
+        if card["name"] in fitted and digest(card) != fitted[card["name"]]:
+            raise DatasheetError(
+                f"{origin}: {card['name']} has other numbers than the datasheet that the posterior "
+                "was fitted with; give it another name to have it predicted as a new card"
+            )
+
+
+def _capped(datasheets: Any, database: Database, limits: Sequence[str]) -> Any:
+    """Datasheets with ``power_cap`` [1], lowered over own power limit, if any is lowered."""
+    if not limits:
+        return datasheets
+    cap = datasheets["power_limit"] * 0 + 1
+    for text in limits:
+        name, equals, watts = text.partition("=")
+        sku = str(database.sku_card(name)[0]["name"])
+        if sku not in datasheets["sku"].values:
+            raise WorkloadError(f"--power-limit {text}: {sku} is not among the SKUs asked for")
+        own = float(datasheets["power_limit"].sel(sku=sku))
+        low = float(lowest_limit(own))
+        try:
+            limit = float(watts)
+        except ValueError:
+            limit = -1.0
+        if not equals or not low <= limit <= own:
+            raise WorkloadError(
+                f"--power-limit {text}: give SKU=W from {low:g} to the card's {own:g} W; "
+                "lower limits nobody measured"
+            )
+        cap = cap.where(cap["sku"] != sku, limit / own)
+    return datasheets.assign(power_cap=cap)
+
+
+def _calibrate(question: Question, database: Database, file: str) -> Question:
+    """Question with the host time of each SKU whose steps are in `file`."""
+    if not question.whole:
+        raise WorkloadError(f"--calibrate is of whole steps; metric {question.metric} is not")
+    timings: dict[str, list[Timing]] = {}
+    known = [str(s) for s in question.datasheets["sku"].values]
+    for timing in read_timings(Path(file)):
+        sku = str(database.sku_card(timing.sku)[0]["name"])
+        if sku not in known:
+            raise DataError(f"{file}: {sku} is not among the SKUs asked for; leave its rows out")
+        if timing.tp != question.tp:
+            raise DataError(f"{file}: a step at TP {timing.tp}; the question is of {question.tp}")
+        timings.setdefault(sku, []).append(timing)
+    found = {sku: host_time(question, sku, rows) for sku, rows in timings.items()}
+    return replace(question, calibration=found)
+
+
+def _workloads(database: Database, specs: list[str]) -> list[Step | Kernel]:
+    found: list[Step | Kernel] = []
+    for spec in specs:
+        file = spec.lower().endswith((".csv", ".toml"))
+        found += database.workloads(spec) if file else [parse_workload(spec)]
+    return found

@@ -1,0 +1,280 @@
+"""A question a person asks: which workloads of which LLM on which SKUs, and its joint draws."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import xarray as xr
+
+from m2bayes.calibrate import Calibration, host_scalar
+from m2bayes.errors import UnknownNameError, WorkloadError
+from m2bayes.llm import LLM
+from m2bayes.operators import operators
+from m2bayes.predictive import law_of, predict
+from m2bayes.step import PARTS, operator_times
+from m2bayes.timings import Timing
+from m2bayes.workload import Kernel, Step, gemm_cells, resident_bytes
+
+# metric -> units
+METRICS = {
+    "step_time": "s",
+    "gemm_time": "s",
+    "tpot": "s",
+    "ttft": "s",
+    "tokens_per_second": "token/s",
+}
+KINDS = {"tpot": ("decode", "mixed"), "ttft": ("prefill",)}  # of steps that a metric is made for
+PLANNED = ("cost_per_million_tokens",)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: which workloads of which LLM on which SKUs, and of which posterior.
+
+    Parameters
+    ----------
+    posterior : Dataset, dims (chain, draw, …)
+        Of the GEMMs, from `m2bayes.database.Database.draws`.
+    datasheets : Dataset, dims (sku,)
+        Of the SKUs asked for.
+    llm : LLM or None
+        None when the workloads are kernels.
+    workloads : sequence of Step or Kernel
+        In the order asked.
+    metric, regime, backend : str
+        See `METRICS` and `m2bayes.predictive.predict`.
+    tp : int
+        GPUs that share the LLM [1].
+    seed : int
+        Of everything drawn.
+    mass, threshold : float
+        Mass of the intervals, and the probability from which a verdict is clear [1].
+    parts : mapping of Dataset, dims (chain, draw, …)
+        The other posteriors of a whole step, see `m2bayes.step.PARTS`; with as many draws.
+    graphs : bool
+        Whether the engine captures CUDA graphs.
+    calibration : mapping of Calibration
+        Host time of each SKU whose steps were timed.
+    assembly : str
+        Name of the assembly that the parts belong to.
+    """
+
+    posterior: xr.Dataset
+    datasheets: xr.Dataset
+    llm: LLM | None
+    workloads: Sequence[Step | Kernel]
+    metric: str = "gemm_time"
+    tp: int = 1
+    regime: str = "served"
+    backend: str = "any"
+    seed: int = 0
+    mass: float = 0.9
+    threshold: float = 0.9
+    parts: Mapping[str, xr.Dataset] = field(default_factory=dict)
+    graphs: bool = True
+    calibration: Mapping[str, Calibration] = field(default_factory=dict)
+    assembly: str = ""
+
+    def __post_init__(self) -> None:
+        if self.metric in PLANNED:
+            raise WorkloadError(f"metric {self.metric} is planned; use {', '.join(METRICS)}")
+        if self.metric not in METRICS:
+            raise UnknownNameError("metric", self.metric, [*METRICS, *PLANNED])
+        if self.whole and not set(PARTS[1:]) <= set(self.parts):
+            raise WorkloadError(
+                f"metric {self.metric} needs more than GEMM times, which is all that posterior "
+                f"{self.posterior.attrs['name']} predicts; use gemm_time"
+            )
+        if self.whole and self.regime != "served":
+            raise WorkloadError(
+                f"--regime {self.regime} is for kernels and gemm_time: {self.metric} is of a "
+                "served step"
+            )
+        for step in self.workloads:
+            if isinstance(step, Step) and step.kind not in KINDS.get(self.metric, (step.kind,)):
+                kinds = " and ".join(KINDS[self.metric])
+                raise WorkloadError(
+                    f"metric {self.metric} is of {kinds} steps, not of {step.label}; use step_time"
+                )
+        if not 0 < self.mass < 1:
+            raise WorkloadError(f"interval mass {self.mass} must lie between 0 and 1")
+        if not 0.5 < self.threshold <= 1:
+            raise WorkloadError(f"threshold {self.threshold} must lie above 0.5 and up to 1")
+
+    @property
+    def whole(self) -> bool:
+        """Whether the metric is of whole engine steps."""
+        return self.metric != "gemm_time"
+
+    @property
+    def source(self) -> str:
+        """Name of what the answer rests on: an assembly, or one posterior."""
+        return self.assembly if self.whole else str(self.posterior.attrs["name"])
+
+    def steps(self, labels: xr.DataArray) -> list[Step | Kernel]:
+        """Workloads of these labels, dims (workload,)."""
+        by_label = {w.label: w for w in self.workloads}
+        return [by_label[str(label)] for label in labels.values]
+
+
+def thinned(posterior: xr.Dataset, draws: int) -> xr.Dataset:
+    """Evenly spaced `draws` [1] of a posterior, the same number from each chain.
+
+    Raises
+    ------
+    WorkloadError
+        If there are not as many, or not as many as chains.
+    """
+    chains, held = posterior.sizes["chain"], posterior.sizes["draw"]
+    if not chains <= draws <= chains * held:
+        raise WorkloadError(f"--draws {draws}: give between {chains} and {chains * held}")
+    return posterior.isel(draw=np.linspace(0, held - 1, draws // chains).round().astype(int))
+
+
+def step_times(
+    question: Question, steps: Sequence[Step | Kernel], *, noise: int = 0
+) -> xr.DataArray:
+    """Joint draws of each operator's time in each step, all its calls together.
+
+    Parameters
+    ----------
+    question : Question
+        Of which SKUs, LLM, regime and seed.
+    steps : sequence of Step or Kernel
+        Some of its workloads, or others.
+    noise : int
+        See `m2bayes.predictive.predict` [1].
+
+    Returns
+    -------
+    DataArray, dims (chain, draw, sku, workload, op)
+        Time [s].
+    """
+    if question.whole and question.llm is not None:
+        time = operator_times(
+            {"gemm": question.posterior, **question.parts},
+            question.llm,
+            [step for step in steps if isinstance(step, Step)],
+            question.datasheets,
+            tp=question.tp,
+            backend=question.backend,
+            graphs=question.graphs,
+            noise=noise,
+            seed=question.seed,
+        )
+        return calibrated(question, time)
+    cells = gemm_cells(question.llm, steps, tp=question.tp)
+    time = predict(
+        question.posterior,
+        cells,
+        question.datasheets,
+        regime=question.regime,
+        backend=question.backend,
+        noise=noise,
+        seed=question.seed,
+    )
+    return (time * cells["calls"]).assign_attrs(units="s")
+
+
+def host_time(question: Question, sku: str, timings: Sequence[Timing]) -> Calibration:
+    """Host time of one SKU's engine from its measured steps, draw by draw.
+
+    Parameters
+    ----------
+    question : Question
+        Of the same LLM, engine and TP.
+    sku : str
+        Whose steps were timed.
+    timings : sequence of Timing
+        Its measured steps [s]; the same step twice counts twice.
+    """
+    steps = list(dict.fromkeys(t.workload for t in timings))
+    own = replace(question, datasheets=question.datasheets.sel(sku=[sku]), workloads=steps)
+    whole = step_times(own, steps).sum("op").transpose("chain", "draw", "sku", "workload")
+    flat = whole.values.reshape(-1, len(steps))
+    at = [steps.index(t.workload) for t in timings]
+    observed = np.array([t.step_time for t in timings])
+    return host_scalar(flat[:, at], observed, seed=question.seed)
+
+
+def calibrated(question: Question, time: xr.DataArray) -> xr.DataArray:
+    """Add to each timed SKU its host time and misfit, as part of ``host`` [s], dims kept."""
+    skus = time["sku"].values
+    for sku in set(question.calibration) & {str(s) for s in skus}:
+        at = int(np.flatnonzero(skus == sku)[0])
+        whole = time.isel(sku=at).sum("op").transpose("chain", "draw", "workload").values
+        flat = whole.reshape(-1, whole.shape[-1])
+        labels = [str(w) for w in time["workload"].values]
+        held = question.calibration[sku].applied(flat, label=[f"{sku} {w}" for w in labels])
+        values = time.values.copy()
+        values[:, :, at, :, -1] += (held - flat).reshape(whole.shape)
+        time = time.copy(data=values)
+    return time
+
+
+def metric_of(question: Question, time: xr.DataArray) -> xr.DataArray:
+    """Joint draws of the metric, dims (chain, draw, sku, workload), from operator times [s]."""
+    whole = time.sum("op", skipna=False)
+    if question.metric != "tokens_per_second":
+        return whole.assign_attrs(units=METRICS[question.metric])
+    steps = question.steps(time["workload"])
+    tokens = [step.new_tokens if isinstance(step, Step) else np.nan for step in steps]
+    rate = xr.DataArray(tokens, dims="workload", coords={"workload": time["workload"]}) / whole
+    return rate.transpose(*whole.dims).assign_attrs(units=METRICS[question.metric])
+
+
+def feasible(question: Question, steps: Sequence[Step | Kernel]) -> np.ndarray:
+    """Why a step does not fit into a SKU's memory, or "" where it does, dims (sku, workload)."""
+    sheets, reasons = question.datasheets, []
+    for step in steps:
+        if isinstance(step, Kernel) or question.llm is None:
+            reasons.append([""] * sheets.sizes["sku"])
+            continue
+        need = resident_bytes(
+            question.llm, step, tp=question.tp, dtype=str(question.posterior.attrs["dtype"])
+        )
+        reasons.append(
+            [
+                ""
+                if need <= memory
+                else f"does not fit: weights and KV cache need {need / 1e9:.1f} GB a GPU, "
+                f"the memory is {memory / 1e9:.0f} GB; raise --tp or shrink the batch"
+                for memory in sheets["memory"].values
+            ]
+        )
+    return np.array(reasons, dtype=object).T
+
+
+def extrapolates(question: Question, steps: Sequence[Step | Kernel]) -> list[str]:
+    """What of each workload lies outside the fitted range; empty where nothing does."""
+    if not question.whole or question.llm is None:
+        cells = gemm_cells(question.llm, steps, tp=question.tp)
+        return [_beyond(question.posterior, cells.sel(workload=s.label)) for s in steps]
+    cells = operators(question.llm, [s for s in steps if isinstance(s, Step)], tp=question.tp)
+    out = []
+    for step in steps:
+        found = []
+        for part in ("gemm", "attention_prefill", "attention_decode", "allreduce"):
+            posterior = question.posterior if part == "gemm" else question.parts[part]
+            own = cells[part].sel(workload=step.label)
+            found.append(_beyond(posterior, own.isel(op=np.flatnonzero(own["calls"] > 0))))
+        if isinstance(step, Step) and step.kind == "mixed":
+            found.append("nobody measured a step that mixes prompts and decoding")
+        out.append("; ".join(reason for reason in found if reason))
+    return out
+
+
+def _beyond(posterior: xr.Dataset, cells: xr.Dataset) -> str:
+    """Which sizes lie outside the range that a posterior was fitted on; empty when none does."""
+    domain, law = json.loads(posterior.attrs["domain"]), law_of(posterior)
+    beyond = []
+    for name in (*law.sizes, *law.given):
+        low, high = domain[name]
+        size = cells[name].values
+        wrong = size[(size < low) | (size > high)]
+        if wrong.size:
+            beyond.append(f"{name} = {wrong[0]:.0f} is outside the fitted {low} to {high}")
+    return "; ".join(beyond)
