@@ -18,6 +18,7 @@ from m2bayes import output, tables
 from m2bayes._files import read_json, write_whole
 from m2bayes.answer import answers, predicted, ranked
 from m2bayes.asking import ask
+from m2bayes.bottleneck import bottlenecks
 from m2bayes.crossover import crossovers
 from m2bayes.database import FOLDERS, Database, store
 from m2bayes.datasheet import lint as lint_card
@@ -52,9 +53,13 @@ def predict(args: argparse.Namespace) -> int:
     if not 0 <= args.noise <= MOST_RUNS:
         raise WorkloadError(f"--noise {args.noise}: give 0 to {MOST_RUNS} runs")
     question = ask(args)
+    if args.by == "op" and question.metric == "tokens_per_second":
+        raise WorkloadError("--by op breaks a time down; ask for --metric step_time")
     blocks = _Blocks(question, args.out) if args.out else None
     with _progress(args, len(question.workloads)) as advance:
         results = answers(question, predicted, noise=args.noise, advance=advance, keep=blocks)
+    if args.by == "op" and question.whole:
+        bottlenecks(question, results)
     if args.by != "op":
         for entry in results:
             for sku in entry["skus"]:
@@ -164,6 +169,8 @@ def fit(args: argparse.Namespace) -> int:
         raise DataError(
             f"--draws {args.draws} × --chains {args.chains}: give {FEWEST} in all or more"
         )
+    if args.keep is not None and not FEWEST // args.chains <= args.keep <= args.draws:
+        raise DataError(f"--keep {args.keep}: give {FEWEST // args.chains} to {args.draws}")
     database = Database(args.database)
     from m2bayes.posterior import fit as fit_model
 
@@ -183,6 +190,7 @@ def fit(args: argparse.Namespace) -> int:
             args.data,
             clock=args.clock,
             shapes=args.shapes,
+            keep=args.keep,
             begin=begin,
             draws=args.draws,
             tune=args.tune,

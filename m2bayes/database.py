@@ -10,19 +10,20 @@ import os
 import tomllib
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
-from m2bayes._files import check_record, read_json, reason, regular, sha256, shown, write_whole
+from m2bayes._files import read_json, reason, regular, sha256, shown, write_whole
 from m2bayes.datasheet import combine, datasheet
 from m2bayes.diagnostics import check
 from m2bayes.errors import DataError, DatasheetError, RecordError, UnknownNameError, WorkloadError
 from m2bayes.kernels import card_of
 from m2bayes.llm import LLM, llm_from_config
+from m2bayes.records import Assembly, Data, Model, Posterior, read_record
 from m2bayes.workload import Kernel, Step, read_workload_rows, read_workload_toml
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ NO_LABELS = b"This is a netCDF dimension but not a netCDF variable"
 # what every model must hold, whatever its law; and one whose factors are the card's
 ERRORS = ("log_sigma_cell", "log_sigma_run", "log_sigma_time")
 BUILDS = ("build_effect", "build_sd")
-IMPORT = "m2bayes import "  # recipe of a table whose rows are not included
 FOLDERS = {
     "sku": "data/datasheets",
     "LLM": "data/llms",
@@ -41,68 +41,6 @@ FOLDERS = {
     "posterior": "posteriors",
     "assembly": "posteriors/assemblies",
 }
-
-
-@dataclass(frozen=True)
-class Model:
-    """A probabilistic model: ``models/<name>.py`` beside this card."""
-
-    name: str
-    title: str
-    description: str
-    law: str
-    factors: list[dict[str, str]]
-    domain: dict[str, list[Any]]
-    references: list[str]
-
-
-@dataclass(frozen=True)
-class Data:
-    """A table of measurements in SI units, and where it comes from."""
-
-    name: str
-    title: str
-    description: str
-    source: str
-    licence: str
-    date: str
-    columns: dict[str, dict[str, str]]
-    recipe: str
-    rows: int
-    sha256: str
-
-    @property
-    def outside(self) -> bool:
-        """Whether the rows are another project's: the user imports them, none are included."""
-        return self.recipe.startswith(IMPORT)
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """A model fitted to a data set: how, how well, and what the draws' file must hash to."""
-
-    name: str
-    model: str
-    data: list[dict[str, str]]
-    datasheets: dict[str, str]
-    dtype: str
-    fingerprint: list[float]
-    inference: dict[str, Any]
-    checks: dict[str, float]
-    prior: dict[str, list[float]]
-    draws: dict[str, str]
-    versions: dict[str, str]
-    created: str
-
-
-@dataclass(frozen=True)
-class Assembly:
-    """Posteriors that together predict a whole engine step, by part."""
-
-    name: str
-    title: str
-    description: str
-    parts: dict[str, str]
 
 
 class Database:
@@ -166,7 +104,7 @@ class Database:
 
     def assembly(self, name: str) -> Assembly:
         """Card of an assembly."""
-        return _record(Assembly, self._path("assembly", name))
+        return read_record(Assembly, self._path("assembly", name))
 
     def sku_card(self, name: str) -> tuple[dict[str, Any], str]:
         """Datasheet card by SKU name, alias (case does not matter) or path; and its origin."""
@@ -237,7 +175,7 @@ class Database:
 
     def model(self, name: str) -> Model:
         """Card of a model."""
-        return _record(Model, self._path("model", name))
+        return read_record(Model, self._path("model", name))
 
     def builder(self, name: str) -> Callable[[xr.Dataset, xr.Dataset], Any]:
         """Return the function ``build(data, datasheets)`` of a model; importing it imports PyMC."""
@@ -251,7 +189,7 @@ class Database:
 
     def data_record(self, name: str) -> Data:
         """Card of a data set."""
-        return _record(Data, self._path("data set", name))
+        return read_record(Data, self._path("data set", name))
 
     def included(self, name: str) -> bool:
         """Whether the rows of a data set are here; of another project's there is only a card."""
@@ -309,7 +247,7 @@ class Database:
 
     def posterior(self, name: str) -> Posterior:
         """Record of a posterior by name, or by the path of its ``.json``."""
-        return _record(Posterior, self._path("posterior", name))
+        return read_record(Posterior, self._path("posterior", name))
 
     def draws(self, name: str) -> xr.Dataset:
         """Draws of a posterior, verified: file hash, diagnostics, labels, finite values.
@@ -370,26 +308,6 @@ class Database:
             raise
         except (OSError, ValueError, RecursionError, csv.Error) as error:
             raise WorkloadError(f"{origin}: cannot be read: {reason(error)}") from None
-
-
-def _record[Record](kind: type[Record], path: Path) -> Record:
-    """Read a card into its dataclass; unknown or missing keys are an error."""
-    content = read_json(path, RecordError)
-    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
-    if set(content) != names:
-        wrong = ", ".join(sorted(set(content) ^ names))
-        raise RecordError(
-            f"{shown(path)}: a {kind.__name__} card with missing or unknown keys: {wrong}"
-        )
-    for field in fields(kind):  # type: ignore[arg-type]
-        wanted = str(field.type).partition("[")[0]
-        if type(content[field.name]).__name__ != wanted:
-            raise RecordError(
-                f"{shown(path)}: {field.name} of a {kind.__name__} card must be a {wanted}"
-            )
-    if kind is Posterior:
-        check_record(content, path)
-    return kind(**content)
 
 
 def labelled(draws: xr.Dataset, model: Model, *, name: str, dtype: str) -> xr.Dataset:

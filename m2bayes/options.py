@@ -13,7 +13,10 @@ FORMATS = {  # of import: what the files are
     "vidur-light": "Vidur's mlp.csv, one an LLM: light kernels",
     "distserve-host": "DistServe's profiler-….vllm.json: steps that the host bounds",
 }
-SUITES = "gemm-cells, gemm-transfer, clock, eta, ranking, flips, fresh, light"
+SUITES = (
+    "gemm-cells, gemm-transfer, clock, eta, ranking, flips, fresh, knee, attention, light, served, "
+    "distserve, power"
+)
 KINDS = ("skus", "llms", "models", "data", "posteriors")
 WORKLOAD_HELP = (
     "decode:batch=64,context=2048 · prefill:tokens=4096[,context=0] · "
@@ -204,6 +207,18 @@ def _question(command: argparse.ArgumentParser) -> None:
         default="any",
         help="sglang, trtllm, vllm, or any (default): a build like them",
     )
+    _engine(command)
+    add("--threshold", type=number, default=0.9, help="p_best of a clear verdict, 0.5 to 1 (0.9)")
+    add("--mass", type=number, default=0.9, help="mass of the intervals, 0 to 1 (0.9)")
+    add("--posterior", type=text, default=POSTERIOR, metavar="NAME", help=f"default: {POSTERIOR}")
+    add(
+        "--draws", type=whole, metavar="N", help="joint draws to use (default: all that are stored)"
+    )
+    add("--seed", type=whole, default=0)
+
+
+def _engine(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     add("--eager", action="store_true", help="the engine captures no CUDA graphs")
     add(
         "--calibrate",
@@ -220,13 +235,6 @@ def _question(command: argparse.ArgumentParser) -> None:
         metavar="SKU=W",
         help="what if this SKU's power limit were lower",
     )
-    add("--threshold", type=number, default=0.9, help="p_best of a clear verdict, 0.5 to 1 (0.9)")
-    add("--mass", type=number, default=0.9, help="mass of the intervals, 0 to 1 (0.9)")
-    add("--posterior", type=text, default=POSTERIOR, metavar="NAME", help=f"default: {POSTERIOR}")
-    add(
-        "--draws", type=whole, metavar="N", help="joint draws to use (default: all that are stored)"
-    )
-    add("--seed", type=whole, default=0)
 
 
 def _import(command: argparse.ArgumentParser) -> None:
@@ -261,6 +269,7 @@ def _fit(command: argparse.ArgumentParser) -> None:
     )
     add("--out", type=text, required=True, metavar="DIR", help="where the record and the draws go")
     add("--draws", type=whole, default=1000, help="kept draws of each chain (1000)")
+    add("--keep", type=whole, metavar="N", help="draws of each chain to store, rounded (all)")
     add("--tune", type=whole, default=1000, help="discarded draws of each chain (1000)")
     add("--chains", type=whole, default=4)
     add("--target-accept", type=number, default=0.9)

@@ -35,6 +35,7 @@ RANK_COLUMNS = [
     "reason",
 ]
 NAMED = ("posteriors", "models", "data", "llms", "skus")
+LIKELY = 0.005  # least probability that is worth a mention
 PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
@@ -165,6 +166,7 @@ def prediction(question: Question, results: Sequence[dict[str, Any]]) -> str:
     """List times by workload, SKU and, when asked for, operator, in the order asked."""
     order = [str(s) for s in question.datasheets["sku"].values]
     rows, units = [], METRICS[question.metric]
+    bounded = any("p_host_bound" in sku for entry in results for sku in entry["skus"])
     for row in flat_rows(results, order):
         interval = {"low": row["low"], "high": row["high"]}
         rows.append(
@@ -175,6 +177,7 @@ def prediction(question: Question, results: Sequence[dict[str, Any]]) -> str:
                 "median": amount(row["median"], units),
                 "mean": amount(row["mean"], units),
                 _interval_title(question): _span(interval, units),
+                **({"bound by": _bound(row)} if bounded else {}),
                 "basis": row["basis"] + (" *" if row["extrapolating"] else ""),
             }
         )
@@ -185,6 +188,14 @@ def prediction(question: Question, results: Sequence[dict[str, Any]]) -> str:
         if not sku["fits"]
     )
     return f"{_title(question)}\n\n{columns(rows)}{reasons}"
+
+
+def _bound(row: dict[str, Any]) -> str:
+    """Resources that bound an operator, the likelier first, with their probability."""
+    if row["op"] == "host":
+        return f"launches {share(row['p_host_bound'])}"
+    likely = sorted(row.get("bounds", {}).items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {share(p)}" for name, p in likely if p >= LIKELY) or "-"
 
 
 def flat_rows(results: Sequence[dict[str, Any]], order: Sequence[str]) -> Iterator[dict[str, Any]]:

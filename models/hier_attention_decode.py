@@ -7,7 +7,7 @@ from m2bayes.hierarchy import Frame
 from m2bayes.mechanism.attention import decode_time
 from m2bayes.mechanism.laws import LAWS
 
-BOTH, KERNEL, CARD = ("architecture", "sku"), ("architecture", "loose"), ("loose",)
+BOTH, KERNEL = ("architecture", "sku"), ("architecture", "loose")
 
 
 def build(data, datasheets):
@@ -41,9 +41,6 @@ def build(data, datasheets):
                 architecture=0.04,
                 sku=0.02,
                 centred=("sku",),
-            ),
-            "cache_share": frame.pooled(
-                "log_cache_share", (np.log(0.68), 0.3), architecture=0.15, sku=0.06, centred=CARD
             ),
             "chain_cost": frame.pooled(
                 "log_chain_cost", (np.log(60), 0.8), architecture=0.6, sku=0.15, centred=KERNEL

@@ -22,12 +22,13 @@ EXPONENTIALS = 0.5  # share of the exponentials' time that the matrix products d
 PORT = 64.0  # [byte/clock/SM] an SM moves to and from L2
 LIST_SHARPNESS = 6.0  # of the longest tile against the work of all
 SPLIT_SHARPNESS = 3.0  # with which a context runs out of SMs to be split over
-CACHE_SHARPNESS = 10.0  # of the edge where the KV cache no longer fits into L2
+HALVED_L2 = 3e4  # [1/s] bandwidth over L2 size of cards with HBM, whose L2 has two partitions
+CACHE_SHARE = (0.68, 1.02)  # of L2 that holds the KV cache of a replayed kernel: two parts, one
+CACHE_SHARPNESS = (10.0, 40.0)  # of the edge where it no longer fits
 WARM_SHARPNESS = 8.0  # of the edge where activations no longer fit into L2
 REPLAYS = 16.0  # kernels in one benchmark run
 BURST, SETTLING = 0.03, 0.7  # [s] after which a power-limited clock has settled, and its log width
 COMBINE_LENGTH = 300.0  # [token] from which a context is split
-NOTHING_WARM = -50.0  # log room in L2 of a cache that nobody has just read
 ELEMENT = 2.0  # [byte] of bf16
 
 
@@ -125,6 +126,11 @@ def prefill_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     Fitted for head_dim 128, lengths 16 to 16384, no cached context. ``memory_cost`` is the
     traffic in units of one pass.
     """
+    return floor_time(terms, factors) + sum(prefill_parts(terms, factors))
+
+
+def prefill_parts(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> tuple[Any, Any]:
+    """Time [s] of the tiles, and of moving activations, dims broadcast; see `prefill_time`."""
     unit = terms["block_compute"] / factors["eta_tensor"] + terms["block_exponential"]
     overhead = factors["tile_overhead"]
     work = (
@@ -139,12 +145,14 @@ def prefill_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     settled = exp(factors["droop"] * settling(terms["settled"] * REPLAYS * unit * work))
     port = factors["port_cost"] * terms["query_bytes"] + factors["key_cost"] * terms["key_bytes"]
     memory = terms["cold"] * (terms["query_bytes"] + terms["key_bytes"]) / terms["peak_bandwidth"]
-    return (
-        floor_time(terms, factors)
-        + unit * settled * blocks
-        + port / terms["sm_rate"]
-        + factors["memory_cost"] * memory
-    )
+    moved = port / terms["sm_rate"] + factors["memory_cost"] * memory
+    return unit * settled * blocks, moved
+
+
+def prefill_bounds(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> dict[str, Any]:
+    """Time [s] that each resource asks of a prefill attention kernel, dims broadcast."""
+    compute, memory = prefill_parts(terms, factors)
+    return {"compute": compute, "memory": memory, "launch": floor_time(terms, factors)}
 
 
 def settling(burst: Any) -> Any:
@@ -185,8 +193,8 @@ def decode_terms(
     Dataset, dims broadcast from `cells` and `sheets`
         ``blocks`` of threads per SM, ``steps`` of 128 tokens, ``splits`` that the idle SMs offer,
         ``group`` queries per KV head, over 16, ``long``, ``sparse`` weights of the combining
-        kernel [1], ``clock`` [Hz], ``hbm_time`` at the datasheet's bandwidth [s], ``room`` log of
-        L2 over the footprint, ``launches`` [1].
+        kernel [1], ``clock`` [Hz], ``hbm_time`` at the datasheet's bandwidth [s], ``cold``
+        share of the cache that L2 does not hold, ``launches`` [1].
     """
     batch, length = _sizes(cells, "batch", "length")
     heads, kv_heads, width = _sizes(cells, "heads", "kv_heads", "head_dim")
@@ -197,7 +205,9 @@ def decode_terms(
     cache = 2 * ELEMENT * width * batch * kv_heads * length
     traffic = cache + 2 * ELEMENT * width * batch * heads
     served = regime == "served"
-    room = xr.full_like(length, NOTHING_WARM) if served else np.log(sheets["l2"] / cache)
+    halved = sheets["peak_bandwidth"] / sheets["l2"] > HALVED_L2
+    room = np.log(xr.where(halved, *CACHE_SHARE) * sheets["l2"] / cache)
+    warm = sigmoid(xr.where(halved, *CACHE_SHARPNESS) * room) * (0.0 if served else 1.0)
     return xr.Dataset(
         {
             "blocks": blocks,
@@ -208,7 +218,7 @@ def decode_terms(
             "sparse": sigmoid(-3 * np.log(blocks)),
             "clock": sheets["boost_clock"],
             "hbm_time": traffic / sheets["peak_bandwidth"],
-            "room": room + 0.0 * blocks,
+            "cold": 1 - warm + 0.0 * blocks,
             "launches": xr.full_like(length, 0.0 if served else 1.0),
         }
     ).drop_vars("dtype", errors="ignore")
@@ -216,16 +226,13 @@ def decode_terms(
 
 def decode_branches(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> tuple[Any, Any, Any]:
     """SM, HBM and chain time [s] of a decode attention kernel, dims broadcast; `decode_time`."""
-    # capped where the logistic function is 0 to the last digit anyway
-    room = CACHE_SHARPNESS * (terms["room"] + log(factors["cache_share"]))
-    warm = sigmoid(maximum(room, -700.0))
     issue = (
         terms["blocks"]
         * (factors["block_cost"] + factors["step_cost"] * terms["steps"])
         * (1 + factors["group_cost"] * terms["group"])
         / terms["clock"]
     )
-    memory = (1 - warm) * terms["hbm_time"] / factors["eta_memory"]
+    memory = terms["cold"] * terms["hbm_time"] / factors["eta_memory"]
     unsplit = smooth_maximum(1.0, factors["most_splits"] / terms["splits"], SPLIT_SHARPNESS)
     chain = factors["chain_cost"] * terms["steps"] * unsplit / terms["clock"]
     return issue, memory, chain
@@ -238,9 +245,9 @@ def decode_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
         t &= t_0 + t_{comb} + (t_{sm}^p + t_{hbm}^p + t_{chain}^p)^{1/p} \\
         t_{sm} &= r\,(c_f + c_t n)(1 + g G/16)/f, \quad
         t_{hbm} = (1 - h)\,B/(BW\,\eta), \quad
-        t_{chain} = c_l\,n\,\max(1, s_{max} / \min(1/r, n)) / f
+        t_{chain} = c_l\,n\,\lVert 1, s_{max} / \min(1/r, n) \rVert_3 / f
 
-    ``r`` blocks of threads an SM, one for each sequence and KV head; ``n`` steps of 128 tokens:
+    ``r`` blocks of threads an SM, one for each sequence and KV head; ``n`` steps of 128 tokens;
     :math:`t_{chain}` is the context-length term of a sequence that is split over at most
     :math:`s_{max}` SMs, and over fewer where the others are busy; ``G`` queries a KV head. ``h`` is
     the share that L2 still holds, 0 in a served step.
@@ -252,7 +259,7 @@ def decode_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     factors : mapping
         ``launch_time`` of a lone kernel in a graph, ``kernel_latency`` inside a step,
         ``combine_time`` [s], ``block_cost``, ``step_cost``, ``chain_cost`` [clock],
-        ``group_cost``, ``eta_memory``, ``cache_share``, ``most_splits``, ``knee``
+        ``group_cost``, ``eta_memory``, ``most_splits``, ``knee``
         (sharpness above 1.8) [1].
 
     Notes
@@ -266,7 +273,18 @@ def decode_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     return floor_time(terms, factors) + combine + body
 
 
+def decode_bounds(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> dict[str, Any]:
+    """Time [s] that each resource asks of a decode attention kernel, dims broadcast.
+
+    ``compute`` is the SMs' work or the chain of the longest split, whichever takes longer.
+    """
+    issue, memory, chain = decode_branches(terms, factors)
+    combine = factors["combine_time"] * terms["long"] * terms["sparse"]
+    launch = floor_time(terms, factors) + combine
+    return {"compute": maximum(issue, chain), "memory": memory, "launch": launch}
+
+
 def decode_gain(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     """Log factor by which L2 shortens a decode attention kernel [1], dims broadcast."""
-    cold = {**terms, "room": NOTHING_WARM + 0.0 * terms["room"]}
+    cold = {**terms, "cold": 1.0 + 0.0 * terms["cold"]}
     return log(decode_time(cold, factors) / decode_time(terms, factors))

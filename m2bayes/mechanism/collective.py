@@ -67,10 +67,16 @@ def allreduce_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     -----
     Fitted for 2 to 8 GPUs of one server and 1 KiB to 512 MiB.
     """
+    bounds = allreduce_bounds(terms, factors)
+    return smooth_maximum(bounds["launch"], bounds["link"], SHARPNESS)
+
+
+def allreduce_bounds(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> dict[str, Any]:
+    """Time [s] that start-up and link ask of an all-reduce, dims broadcast."""
     start = factors["start_time"] * exp(factors["start_growth"] * terms["doublings"])
     transfer = terms["transfer"] / factors["eta_link"]
     transfer = transfer * exp(factors["contention"] * terms["doublings"])
-    return smooth_maximum(start, transfer, SHARPNESS)
+    return {"launch": start, "link": transfer}
 
 
 def link(sheets: xr.Dataset) -> list[str]:

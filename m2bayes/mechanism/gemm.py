@@ -196,6 +196,12 @@ def gemm_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     return factors["launch_time"] + smooth_maximum(compute, memory, 1 + factors["knee"])
 
 
+def gemm_bounds(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> dict[str, Any]:
+    """Time [s] that each resource asks of a GEMM, dims broadcast."""
+    compute, memory = gemm_branches(terms, factors)
+    return {"compute": compute, "memory": memory, "launch": factors["launch_time"]}
+
+
 def ceiling_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     """Time [s] under one compute ceiling and one share of bandwidth, dims broadcast.
 

@@ -46,6 +46,8 @@ class Law:
         Whether that name begins with the backend.
     clocked : str
         The factor that falls with the SM clock under a lowered power limit, if any.
+    bounds : callable, optional
+        ``(terms, factors) ->`` time [s] that each resource asks of the kernel, by its name.
     family : callable
         ``(datasheets) ->`` what cards have in common that run the same kernel, dims (sku,).
     spread : callable
@@ -63,6 +65,7 @@ class Law:
     variant: Callable[[Mapping[Any, Any], Any], np.ndarray] | None = None
     by_backend: bool = True
     clocked: str = ""
+    bounds: Callable[..., dict[str, Any]] | None = None
     family: Callable[[xr.Dataset], list[str]] = lambda sheets: [""] * sheets.sizes["sku"]
     spread: Callable[[xr.Dataset], np.ndarray] = lambda sheets: np.ones(sheets.sizes["sku"])
 
@@ -121,7 +124,7 @@ _ATTENTION: dict[str, Any] = {
     "spread": _mma_spread,
 }
 LAWS = {
-    "gemm_time": Law(gemm.gemm_time, clocked="clock_burst", **_GEMM),
+    "gemm_time": Law(gemm.gemm_time, clocked="clock_burst", bounds=gemm.gemm_bounds, **_GEMM),
     "ceiling_time": Law(gemm.ceiling_time, clocked="ceiling", **_GEMM),
     "prefill_time": Law(
         attention.prefill_time,
@@ -129,6 +132,7 @@ LAWS = {
         given={"context": 0, "head_dim": 128},
         variant=_backend("length"),
         clocked="eta_tensor",
+        bounds=attention.prefill_bounds,
         **_ATTENTION,
     ),
     "decode_time": Law(
@@ -137,6 +141,7 @@ LAWS = {
         gain=attention.decode_gain,
         given={"head_dim": 128},
         variant=_decode_kernel,
+        bounds=attention.decode_bounds,
         **_ATTENTION,
     ),
     "light_time": Law(
@@ -147,6 +152,7 @@ LAWS = {
         labels=("kernel",),
         variant=_light_kernel,
         by_backend=False,
+        bounds=light.light_bounds,
     ),
     "allreduce_time": Law(
         collective.allreduce_time,
@@ -156,6 +162,7 @@ LAWS = {
         largest=10**11,
         variant=_backend("bytes"),
         family=collective.link,
+        bounds=collective.allreduce_bounds,
     ),
     "host_time": Law(
         host.host_time,

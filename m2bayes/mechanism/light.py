@@ -121,6 +121,11 @@ def _by_kernel(kernel: xr.DataArray, table: Mapping[str, float]) -> xr.DataArray
 
 def light_body(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     """Time [s] of the traffic of a light kernel without its floor, dims broadcast."""
+    return smooth_maximum(*_roofs(terms, factors), 1 + factors["roof_knee"])
+
+
+def _roofs(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> tuple[Any, Any]:
+    """Memory and issue time [s] of the traffic of a light kernel, dims broadcast."""
     traffic = terms["cold_traffic"] + terms["warm_traffic"]
     memory = memory_time(
         terms["cold_traffic"],
@@ -128,8 +133,13 @@ def light_body(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
         hbm_rate=terms["peak_bandwidth"] * HBM_SHARE,
         cache_rate=terms["cache_port"] * CACHE_SHARE,
     )
-    issue = factors["issue_cost"] * traffic / terms["issue_rate"]
-    return smooth_maximum(memory, issue, 1 + factors["roof_knee"])
+    return memory, factors["issue_cost"] * traffic / terms["issue_rate"]
+
+
+def light_bounds(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> dict[str, Any]:
+    """Time [s] that each resource asks of a light kernel, dims broadcast."""
+    memory, issue = _roofs(terms, factors)
+    return {"compute": issue, "memory": memory, "launch": light_floor(terms, factors)}
 
 
 def light_floor(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:

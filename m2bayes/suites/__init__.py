@@ -10,7 +10,21 @@ from typing import Any
 from m2bayes.database import Database
 from m2bayes.errors import UnknownNameError
 
-NAMES = ("gemm-cells", "gemm-transfer", "clock", "eta", "ranking", "flips", "fresh", "light")
+NAMES = (
+    "gemm-cells",
+    "gemm-transfer",
+    "clock",
+    "eta",
+    "ranking",
+    "flips",
+    "fresh",
+    "knee",
+    "attention",
+    "light",
+    "served",
+    "distserve",
+    "power",
+)
 POSTERIOR, BASELINE = "gemm_bf16-hier_gemm", "gemm_bf16-const_ceiling"
 LIGHT = "vidur_a100_light-hier_light"
 

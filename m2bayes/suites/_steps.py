@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import xarray as xr
@@ -11,7 +11,12 @@ import xarray as xr
 from m2bayes.database import Database
 from m2bayes.evaluate import scores
 from m2bayes.llm import LLM
+from m2bayes.predictive import backends
+from m2bayes.step import aligned, operator_times
 from m2bayes.workload import Step, gemm_cells, kv_bytes_per_token
+
+if TYPE_CHECKING:
+    from m2bayes.suites import Setting
 
 PREFILL_TOKENS = 2048  # [token] of one prefill step: the engines' default of that time
 POINTS = 5  # contexts at which a generation's decode steps are predicted
@@ -104,6 +109,34 @@ def composed(
         for step, weight in parts.items():
             weights[at[step], j] = weight
     return times @ weights
+
+
+def predictor(setting: Setting) -> StepTimes:
+    """Whole-step predictor of the setting's assembly [s], dims (draw, workload)."""
+    database = setting.database
+    parts = database.assembly(setting.assembly).parts
+    posteriors = aligned({part: database.draws(name) for part, name in parts.items()})
+    known = backends(posteriors["attention_prefill"])
+
+    def step_times(
+        sku: str, llm: str, workloads: Sequence[Step], *, tp: int, engine: str, graphs: bool = True
+    ) -> np.ndarray:
+        sheets, shape = database.datasheets([sku]), database.llm(llm)
+        time = operator_times(
+            posteriors,
+            shape,
+            workloads,
+            sheets,
+            tp=tp,
+            backend=engine if engine in known else "any",
+            engine=engine,
+            graphs=graphs,
+            seed=setting.seed,
+        )
+        whole = time.sum("op").isel(sku=0).transpose("chain", "draw", "workload")
+        return whole.values.reshape(-1, len(workloads))
+
+    return step_times
 
 
 def datasheet_steps(database: Database) -> StepTimes:

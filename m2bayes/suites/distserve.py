@@ -17,10 +17,11 @@ from m2bayes.suites._steps import (
     decode_steps,
     mean_of,
     point_scores,
+    predictor,
     prefill_steps,
     scored,
 )
-from m2bayes.suites.served import SHARE, predictor
+from m2bayes.suites.served import SHARE
 from m2bayes.traces import decode_time, distserve_profile, huggyllama_rows, outside
 from m2bayes.workload import Step
 

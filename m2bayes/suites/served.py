@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,6 @@ import pandas as pd
 from m2bayes._random import labelled_rng
 from m2bayes.calibrate import Calibration, host_scalar
 from m2bayes.database import Database, sha256
-from m2bayes.predictive import backends
-from m2bayes.step import aligned, operator_times
 from m2bayes.suites._steps import (
     RIVALS,
     StepTimes,
@@ -23,10 +21,10 @@ from m2bayes.suites._steps import (
     generation_steps,
     mean_of,
     point_scores,
+    predictor,
     scored,
 )
 from m2bayes.traces import generation_runs, outside, overflow
-from m2bayes.workload import Step
 
 if TYPE_CHECKING:
     from m2bayes.suites import Setting
@@ -63,34 +61,6 @@ def run(setting: Setting) -> dict[str, Any]:
     return judged(
         predictor(setting), datasheet_steps(setting.database), cells, seed=setting.seed
     ) | {"files": {file.name: sha256(file)[:12]}}
-
-
-def predictor(setting: Setting) -> StepTimes:
-    """Whole-step predictor of the setting's assembly [s], dims (draw, workload)."""
-    database = setting.database
-    parts = database.assembly(setting.assembly).parts
-    posteriors = aligned({part: database.draws(name) for part, name in parts.items()})
-    known = backends(posteriors["attention_prefill"])
-
-    def step_times(
-        sku: str, llm: str, workloads: Sequence[Step], *, tp: int, engine: str, graphs: bool = True
-    ) -> np.ndarray:
-        sheets, shape = database.datasheets([sku]), database.llm(llm)
-        time = operator_times(
-            posteriors,
-            shape,
-            workloads,
-            sheets,
-            tp=tp,
-            backend=engine if engine in known else "any",
-            engine=engine,
-            graphs=graphs,
-            seed=setting.seed,
-        )
-        whole = time.sum("op").isel(sku=0).transpose("chain", "draw", "workload")
-        return whole.values.reshape(-1, len(workloads))
-
-    return step_times
 
 
 def generations(database: Database, file: Path) -> pd.DataFrame:
