@@ -20,6 +20,12 @@ _FORMS: dict[str, tuple[str, dict[str, tuple[int, int]]]] = {
     ),
     "gemm": ("gemm:m=64,n=6144,k=4096", {"m": _SIDE, "n": _SIDE, "k": _SIDE}),
 }
+_HEADS = {"heads": (1, 10**5), "kv_heads": (1, 10**5), "head_dim": (0, 10**4)}
+_PHASES: dict[str, dict[str, tuple[int, int]]] = {
+    "decode": {"batch": _BATCH, "context": _TOKENS, **_HEADS},
+    "prefill": {"batch": _BATCH, "tokens": _TOKENS, "context": (0, 10**8), **_HEADS},
+}
+_ATTENTION = "attention:phase=decode,batch=64,context=2048,heads=32,kv_heads=8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +113,89 @@ class Kernel:
         return _label("gemm", self)
 
 
-def build(kind: str, given: Mapping[str, Any], where: str) -> Step | Kernel:
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One attention kernel on one GPU, of a prefill or a decode step.
+
+    Parameters
+    ----------
+    phase : {"decode", "prefill"}
+        Which of the two.
+    batch : int
+        Sequences [1].
+    heads, kv_heads, head_dim : int
+        Query heads, key/value heads, width of a head (128 if it is 0) [1].
+    context : int
+        Tokens that are cached already, of each sequence [token].
+    tokens : int
+        New tokens of each sequence of a prefill [token].
+
+    Raises
+    ------
+    WorkloadError
+        If a size is missing, foreign to the phase, or no whole number in range.
+
+    Examples
+    --------
+    >>> Attention("decode", batch=64, context=2048, heads=32, kv_heads=8).label
+    'attention:phase=decode,batch=64,context=2048,heads=32,kv_heads=8'
+    """
+
+    kind: ClassVar[str] = "attention"
+    phase: str
+    batch: int
+    heads: int
+    kv_heads: int
+    head_dim: int = 0
+    context: int = 0
+    tokens: int = 0
+
+    def __post_init__(self) -> None:
+        names = ("batch", "context", "tokens", "heads", "kv_heads", "head_dim")
+        given = {k: getattr(self, k) for k in names}
+        where = "an attention kernel"
+        keys = _phase(self.phase, where)
+        checked(keys, {k: v for k, v in given.items() if v != 0}, where, _ATTENTION)
+        if self.heads % self.kv_heads:
+            fail(where, f"kv_heads={self.kv_heads} does not divide heads={self.heads}", _ATTENTION)
+
+    @property
+    def label(self) -> str:
+        """The canonical SPEC, which parses back to this kernel."""
+        sizes = {key: getattr(self, key) for key in _PHASES[self.phase]}
+        rest = ",".join(f"{key}={n}" for key, n in sizes.items() if n)
+        return f"attention:phase={self.phase},{rest}"
+
+
+Workload = Step | Kernel | Attention
+
+
+def _phase(phase: Any, where: str) -> dict[str, tuple[int, int]]:
+    """Bounds of the keys of an attention kernel of this phase."""
+    if phase not in _PHASES:
+        fail(where, f"phase must be one of {', '.join(_PHASES)}", _ATTENTION)
+    return _PHASES[phase]
+
+
+def build(kind: str, given: Mapping[str, Any], where: str) -> Workload:
     """Return the step or kernel of this kind with these sizes [token], of a gemm [1]."""
+    if kind == Attention.kind:
+        phase = str(given.get("phase", "")).strip()
+        rest = {key: value for key, value in given.items() if key != "phase"}
+        return Attention(phase, **checked(_phase(phase, where), rest, where, _ATTENTION))
     sizes = _sizes(kind, given, where)
     return Kernel(**sizes) if kind == "gemm" else Step(kind, **sizes)
 
 
 def _sizes(kind: str, given: Mapping[str, Any], where: str) -> dict[str, int]:
     example, keys = form_of(kind, where)
+    return checked(keys, given, where, example)
+
+
+def checked(
+    keys: Mapping[str, tuple[int, int]], given: Mapping[str, Any], where: str, example: str
+) -> dict[str, int]:
+    """Sizes as whole numbers within their bounds; those that may be left out need not be given."""
     for key in given:
         if key not in keys:
             fail(where, str(UnknownNameError("key", key, keys)), example)
@@ -128,10 +209,11 @@ def _sizes(kind: str, given: Mapping[str, Any], where: str) -> dict[str, int]:
 def form_of(kind: str, where: str) -> tuple[str, dict[str, tuple[int, int]]]:
     """Return an example of this kind, and the bounds of its keys [token], of a gemm [1]."""
     kind = str(kind)
-    if kind == "attention":
-        fail(where, "attention kernels are not modelled yet", _FORMS["gemm"][0])
+    if kind == Attention.kind:
+        return _ATTENTION, {}
     if kind not in _FORMS:
-        unknown = UnknownNameError("workload kind", kind, _FORMS) if kind else "a kind is missing"
+        known = [*_FORMS, Attention.kind]
+        unknown = UnknownNameError("workload kind", kind, known) if kind else "a kind is missing"
         fail(where, str(unknown))
     return _FORMS[kind]
 

@@ -10,10 +10,9 @@ import xarray as xr
 
 from m2bayes import decision
 from m2bayes.errors import InfeasibleError, WorkloadError
-from m2bayes.factors import basis
 from m2bayes.predictive import summary
-from m2bayes.question import Question, extrapolates, feasible, metric_of, step_times
-from m2bayes.workload import Kernel, Step
+from m2bayes.question import Question, extrapolates, feasible, metric_of, rests_on, step_times
+from m2bayes.workload import Step, Workload
 
 OPERATORS = 13  # of a whole step
 BLOCK = 4_000_000  # kernel times held at once
@@ -52,7 +51,7 @@ def answers(
     each = samples * question.datasheets.sizes["sku"] * ops * max(noise, 1)
     block = max(1, BLOCK // each)
     _refuse_repeats(question.workloads)
-    if len({isinstance(w, Kernel) for w in question.workloads}) > 1:
+    if len({isinstance(w, Step) for w in question.workloads}) > 1:
         raise WorkloadError("steps and gemm: kernels cannot be mixed; ask for them in two calls")
     out: list[dict[str, Any]] = []
     for start in range(0, len(question.workloads), block):
@@ -73,7 +72,7 @@ def answers(
     return out
 
 
-def _refuse_repeats(workloads: Sequence[Step | Kernel]) -> None:
+def _refuse_repeats(workloads: Sequence[Workload]) -> None:
     seen: set[str] = set()
     for workload in workloads:
         if workload.label in seen:
@@ -85,7 +84,7 @@ def _annotate(
     question: Question, outside: str, entry: dict[str, Any], reasons: Sequence[str]
 ) -> None:
     """Add fit, basis and extrapolation to each SKU of one workload, best first."""
-    rests = basis(question.posterior, question.datasheets)
+    rests = rests_on(question)
     why = dict(zip(question.datasheets["sku"].values, reasons, strict=True))
     for sku in entry["skus"]:
         sku["basis"] = str(rests.sel(sku=sku["sku"]).item())

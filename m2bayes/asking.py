@@ -14,7 +14,7 @@ from m2bayes.mechanism.power import lowest_limit
 from m2bayes.question import METRICS, PLANNED, Question, host_time, thinned
 from m2bayes.step import aligned
 from m2bayes.timings import Timing, read_timings
-from m2bayes.workload import Kernel, Step, parse_workload
+from m2bayes.workload import Attention, Step, Workload, parse_workload
 
 
 def ask(args: argparse.Namespace) -> Question:
@@ -22,8 +22,8 @@ def ask(args: argparse.Namespace) -> Question:
     database = Database(args.database)
     workloads = _workloads(database, args.workload)
     llm = database.llm(args.llm) if args.llm else None
-    if llm is not None and all(isinstance(w, Kernel) for w in workloads):
-        raise WorkloadError("gemm: workloads name a kernel, not a step; leave --llm out")
+    if llm is not None and not any(isinstance(w, Step) for w in workloads):
+        raise WorkloadError(f"{workloads[0].kind}: workloads name a kernel; leave --llm out")
     datasheets = database.datasheets(args.sku, dtype=args.dtype)
     metric = args.metric or _metric(database, args, workloads)
     if metric not in (*METRICS, *PLANNED):  # before any file of draws is opened
@@ -60,13 +60,12 @@ def ask(args: argparse.Namespace) -> Question:
     return _calibrate(question, database, args.calibrate) if args.calibrate else question
 
 
-def _metric(
-    database: Database, args: argparse.Namespace, workloads: Sequence[Step | Kernel]
-) -> str:
+def _metric(database: Database, args: argparse.Namespace, workloads: Sequence[Workload]) -> str:
     """Metric that is asked for when none is named."""
-    kernels = any(isinstance(w, Kernel) for w in workloads)
+    if all(isinstance(w, Attention) for w in workloads):
+        return "attention_time"
     whole = args.posterior in database.assemblies() and args.regime == "served"
-    return "step_time" if whole and not kernels else "gemm_time"
+    return "step_time" if whole and all(isinstance(w, Step) for w in workloads) else "gemm_time"
 
 
 def _parts(database: Database, name: str, *, whole: bool) -> dict[str, str]:
@@ -131,8 +130,8 @@ def _calibrate(question: Question, database: Database, file: str) -> Question:
     return replace(question, calibration=found)
 
 
-def _workloads(database: Database, specs: list[str]) -> list[Step | Kernel]:
-    found: list[Step | Kernel] = []
+def _workloads(database: Database, specs: list[str]) -> list[Workload]:
+    found: list[Workload] = []
     for spec in specs:
         file = spec.lower().endswith((".csv", ".toml"))
         found += database.workloads(spec) if file else [parse_workload(spec)]

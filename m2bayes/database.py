@@ -24,7 +24,7 @@ from m2bayes.errors import DataError, DatasheetError, RecordError, UnknownNameEr
 from m2bayes.kernels import card_of
 from m2bayes.llm import LLM, llm_from_config
 from m2bayes.records import Assembly, Data, Model, Posterior, read_record
-from m2bayes.workload import Kernel, Step, read_workload_rows, read_workload_toml
+from m2bayes.workload import Workload, read_workload_rows, read_workload_toml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -288,7 +288,7 @@ class Database:
         _check_draws(draws, record)
         return labelled(draws, self.model(record.model), name=record.name, dtype=record.dtype)
 
-    def workloads(self, spec: str) -> list[Step | Kernel]:
+    def workloads(self, spec: str) -> list[Workload]:
         """Workloads of a ``.csv`` or ``.toml`` file.
 
         Raises

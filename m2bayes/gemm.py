@@ -8,7 +8,7 @@ from numbers import Integral
 import numpy as np
 import xarray as xr
 
-from m2bayes._spec import Kernel, Step
+from m2bayes._spec import Kernel, Step, Workload
 from m2bayes.errors import WorkloadError
 from m2bayes.llm import LLM
 
@@ -55,7 +55,7 @@ def gemm_shapes(llm: LLM, *, tp: int = 1) -> dict[str, tuple[int, int]]:
     }
 
 
-def gemm_cells(llm: LLM | None, steps: Sequence[Step | Kernel], *, tp: int = 1) -> xr.Dataset:
+def gemm_cells(llm: LLM | None, steps: Sequence[Workload], *, tp: int = 1) -> xr.Dataset:
     """Matrix products of each workload on one GPU: (M, K) activations times (K, N) weights.
 
     M is the number of new tokens of the step; N and K follow from the LLM, see `gemm_shapes`.
@@ -105,7 +105,7 @@ def gemm_cells(llm: LLM | None, steps: Sequence[Step | Kernel], *, tp: int = 1) 
     )
 
 
-def _check_batch(llm: LLM | None, steps: Sequence[Step | Kernel], tp: int) -> None:
+def _check_batch(llm: LLM | None, steps: Sequence[Workload], tp: int) -> None:
     if not steps:
         raise WorkloadError("no workload given; give for instance decode:batch=64,context=2048")
     kinds = {type(w) for w in steps}
@@ -118,7 +118,7 @@ def _check_batch(llm: LLM | None, steps: Sequence[Step | Kernel], tp: int) -> No
         )
     if Kernel in kinds and tp != 1:
         raise WorkloadError(f"tp={tp} means nothing for a gemm; give its own n and k with tp=1")
-    seen: set[Step | Kernel] = set()
+    seen: set[Workload] = set()
     for workload in steps:
         if workload in seen:
             raise WorkloadError(f"workload {workload.label} is given twice; remove one")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from m2bayes._spec import Step
+from m2bayes._spec import Attention, Step
 from m2bayes.gemm import gemm_cells, kv_heads_per_gpu
 from m2bayes.llm import LLM
 from m2bayes.mechanism.host import EAGER, GRAPH_TOKENS, REPLAYED, kernel_count
@@ -53,6 +53,28 @@ def operators(
         "allreduce": _allreduce(llm, steps, new, tp),
         "host": _host(llm, steps, new, tp, graphs),
     }
+
+
+def attention_cells(kernels: Sequence[object]) -> xr.Dataset:
+    """Attention kernels of one phase as cells, dims (workload, op) [1].
+
+    Parameters
+    ----------
+    kernels : sequence of Attention
+        All of one phase.
+    """
+    own = [kernel for kernel in kernels if isinstance(kernel, Attention)]
+    prefill = own[0].phase == "prefill"
+    held = {
+        k: np.array([float(getattr(a, k)) for a in own]) for k in ("batch", "heads", "kv_heads")
+    }
+    held["head_dim"] = np.array([float(a.head_dim or 128) for a in own])
+    held["length"] = np.array([float(a.tokens if prefill else a.context) for a in own])
+    if prefill:
+        held["context"] = np.array([float(a.context) for a in own])
+    sizes = {name: (("workload", "op"), size[:, None]) for name, size in held.items()}
+    sizes["calls"] = (("workload", "op"), np.ones((len(own), 1)))
+    return xr.Dataset(sizes, coords={"workload": [a.label for a in own], "op": ["attention"]})
 
 
 def sampled(step: Step) -> int:

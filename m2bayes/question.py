@@ -11,17 +11,20 @@ import xarray as xr
 
 from m2bayes.calibrate import Calibration, host_scalar
 from m2bayes.errors import UnknownNameError, WorkloadError
+from m2bayes.factors import BASES, basis
+from m2bayes.kernels import unit_sheets
 from m2bayes.llm import LLM
-from m2bayes.operators import operators
-from m2bayes.predictive import law_of, predict
+from m2bayes.operators import attention_cells, operators
+from m2bayes.predictive import backends, law_of, predict
 from m2bayes.step import PARTS, operator_times
 from m2bayes.timings import Timing
-from m2bayes.workload import Kernel, Step, gemm_cells, resident_bytes
+from m2bayes.workload import Attention, Step, Workload, gemm_cells, resident_bytes
 
 # metric -> units
 METRICS = {
     "step_time": "s",
     "gemm_time": "s",
+    "attention_time": "s",
     "tpot": "s",
     "ttft": "s",
     "tokens_per_second": "token/s",
@@ -65,7 +68,7 @@ class Question:
     posterior: xr.Dataset
     datasheets: xr.Dataset
     llm: LLM | None
-    workloads: Sequence[Step | Kernel]
+    workloads: Sequence[Workload]
     metric: str = "gemm_time"
     tp: int = 1
     regime: str = "served"
@@ -99,6 +102,17 @@ class Question:
                 raise WorkloadError(
                     f"metric {self.metric} is of {kinds} steps, not of {step.label}; use step_time"
                 )
+        kernels = [isinstance(w, Attention) for w in self.workloads]
+        if any(kernels) != (self.metric == "attention_time") or any(kernels) != all(kernels):
+            raise WorkloadError(
+                "attention: kernels and --metric attention_time go together, and no other workload "
+                "with them"
+            )
+        if any(kernels) and self.phase not in self.parts:
+            raise WorkloadError(
+                f"posterior {self.posterior.attrs['name']} predicts no attention, or the workloads "
+                "mix prefill and decode: ask for one of them"
+            )
         if not 0 < self.mass < 1:
             raise WorkloadError(f"interval mass {self.mass} must lie between 0 and 1")
         if not 0.5 < self.threshold <= 1:
@@ -107,14 +121,22 @@ class Question:
     @property
     def whole(self) -> bool:
         """Whether the metric is of whole engine steps."""
-        return self.metric != "gemm_time"
+        return self.metric not in ("gemm_time", "attention_time")
+
+    @property
+    def phase(self) -> str:
+        """Part that predicts attention kernels; empty if they are of both phases."""
+        phases = {w.phase for w in self.workloads if isinstance(w, Attention)}
+        return f"attention_{phases.pop()}" if len(phases) == 1 else ""
 
     @property
     def source(self) -> str:
         """Name of what the answer rests on: an assembly, or one posterior."""
+        if self.metric == "attention_time":
+            return str(self.parts[self.phase].attrs["name"])
         return self.assembly if self.whole else str(self.posterior.attrs["name"])
 
-    def steps(self, labels: xr.DataArray) -> list[Step | Kernel]:
+    def steps(self, labels: xr.DataArray) -> list[Workload]:
         """Workloads of these labels, dims (workload,)."""
         by_label = {w.label: w for w in self.workloads}
         return [by_label[str(label)] for label in labels.values]
@@ -134,9 +156,7 @@ def thinned(posterior: xr.Dataset, draws: int) -> xr.Dataset:
     return posterior.isel(draw=np.linspace(0, held - 1, draws // chains).round().astype(int))
 
 
-def step_times(
-    question: Question, steps: Sequence[Step | Kernel], *, noise: int = 0
-) -> xr.DataArray:
+def step_times(question: Question, steps: Sequence[Workload], *, noise: int = 0) -> xr.DataArray:
     """Joint draws of each operator's time in each step, all its calls together.
 
     Parameters
@@ -166,9 +186,13 @@ def step_times(
             seed=question.seed,
         )
         return calibrated(question, time)
-    cells = gemm_cells(question.llm, steps, tp=question.tp)
+    posterior, cells = question.posterior, None
+    if question.metric == "attention_time":
+        posterior, cells = question.parts[question.phase], attention_cells(steps)
+    if cells is None:
+        cells = gemm_cells(question.llm, steps, tp=question.tp)
     time = predict(
-        question.posterior,
+        posterior,
         cells,
         question.datasheets,
         regime=question.regime,
@@ -226,11 +250,11 @@ def metric_of(question: Question, time: xr.DataArray) -> xr.DataArray:
     return rate.transpose(*whole.dims).assign_attrs(units=METRICS[question.metric])
 
 
-def feasible(question: Question, steps: Sequence[Step | Kernel]) -> np.ndarray:
+def feasible(question: Question, steps: Sequence[Workload]) -> np.ndarray:
     """Why a step does not fit into a SKU's memory, or "" where it does, dims (sku, workload)."""
     sheets, reasons = question.datasheets, []
     for step in steps:
-        if isinstance(step, Kernel) or question.llm is None:
+        if not isinstance(step, Step) or question.llm is None:
             reasons.append([""] * sheets.sizes["sku"])
             continue
         need = resident_bytes(
@@ -248,8 +272,11 @@ def feasible(question: Question, steps: Sequence[Step | Kernel]) -> np.ndarray:
     return np.array(reasons, dtype=object).T
 
 
-def extrapolates(question: Question, steps: Sequence[Step | Kernel]) -> list[str]:
+def extrapolates(question: Question, steps: Sequence[Workload]) -> list[str]:
     """What of each workload lies outside the fitted range; empty where nothing does."""
+    if question.metric == "attention_time":
+        cells = attention_cells(steps)
+        return [_beyond(question.parts[question.phase], cells.sel(workload=s.label)) for s in steps]
     if not question.whole or question.llm is None:
         cells = gemm_cells(question.llm, steps, tp=question.tp)
         return [_beyond(question.posterior, cells.sel(workload=s.label)) for s in steps]
@@ -265,6 +292,33 @@ def extrapolates(question: Question, steps: Sequence[Step | Kernel]) -> list[str
             found.append("nobody measured a step that mixes prompts and decoding")
         out.append("; ".join(reason for reason in found if reason))
     return out
+
+
+def rests_on(question: Question) -> xr.DataArray:
+    """What each SKU's prediction rests on, dims (sku,), see `m2bayes.factors.basis`.
+
+    Of a whole step the weakest of matrix products and attention; of attention the best that any
+    backend has. Light kernels and host are much the same on all cards.
+    """
+    rests = basis(question.posterior, question.datasheets)
+    phases: tuple[str, ...] = ("attention_prefill", "attention_decode")
+    if question.metric == "attention_time":
+        rests, phases = rests.copy(data=[BASES[0]] * rests.size), (question.phase,)
+    elif not question.whole:
+        return rests
+    worst = [BASES.index(str(b)) for b in rests.values]
+    for part in phases:
+        posterior = question.parts[part]
+        law, known = law_of(posterior), backends(posterior)
+        chosen = [question.backend] if question.backend in known else known
+        for i, sku in enumerate(question.datasheets["sku"].values):
+            suffix = "/gqa" if part == "attention_decode" else ""
+            units = unit_sheets(
+                law, question.datasheets, [f"{sku}/{name}{suffix}" for name in chosen]
+            )
+            best = min(BASES.index(str(b)) for b in basis(posterior, units).values)
+            worst[i] = max(worst[i], best)
+    return rests.copy(data=[BASES[i] for i in worst])
 
 
 def _beyond(posterior: xr.Dataset, cells: xr.Dataset) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from m2bayes.mechanism.power import MEASURED_SHARE
 from m2bayes.question import Question
 from m2bayes.tables import seconds
 from m2bayes.workload import Step, kv_bytes_per_token
@@ -23,6 +24,12 @@ def remarks(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[s
         yield (
             "served regime: cold weights and a settled clock, extrapolated from kernel benchmarks; "
             "no served measurement enters the fit (--regime benchmark predicts the benchmark)"
+        )
+    if "power_cap" in question.datasheets:
+        yield (
+            "power limits act through the SM clock of compute-bound work alone; the exponent is "
+            f"that of one card's sweep, spread between cards; below {MEASURED_SHARE:.0%} of a "
+            "card's limit clocks fall faster than this says"
         )
     left_out = _left_out(question, results)
     if left_out:

@@ -6,14 +6,16 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from m2bayes._spec import Kernel, Step, build, fail, form_of
+from m2bayes._spec import Attention, Kernel, Step, Workload, build, fail, form_of
 from m2bayes.gemm import gemm_cells
 from m2bayes.residency import DTYPE_BYTES, kv_bytes_per_token, resident_bytes, weight_bytes
 
 __all__ = [
     "DTYPE_BYTES",
+    "Attention",
     "Kernel",
     "Step",
+    "Workload",
     "gemm_cells",
     "kv_bytes_per_token",
     "parse_workload",
@@ -26,14 +28,15 @@ __all__ = [
 _shown = reprlib.Repr(maxstring=120).repr
 
 
-def parse_workload(spec: str) -> Step | Kernel:
-    """Read one SPEC, ``kind:key=number,…``; see `Step` and `Kernel` for the keys.
+def parse_workload(spec: str) -> Workload:
+    """Read one SPEC, ``kind:key=number,…``; see `Step`, `Kernel`, `Attention` for the keys.
 
     Parameters
     ----------
     spec : str
         ``decode:batch=64,context=2048``, ``prefill:tokens=4096[,context=0]``,
-        ``mixed:prefill=512,batch=64,context=2048`` or ``gemm:m=64,n=6144,k=4096``; sizes
+        ``mixed:prefill=512,batch=64,context=2048``, ``gemm:m=64,n=6144,k=4096`` or
+        ``attention:phase=decode,batch=64,context=2048,heads=32,kv_heads=8``; sizes
         [token], of a gemm [1]: whole numbers up to 1e6 (batch), 1e8 (others), 1e7 (of a gemm).
 
     Returns
@@ -69,7 +72,7 @@ def parse_workload(spec: str) -> Step | Kernel:
     return build(kind, given, where)
 
 
-def read_workload_rows(rows: Iterable[Mapping[str, str]], origin: str) -> list[Step | Kernel]:
+def read_workload_rows(rows: Iterable[Mapping[str, str]], origin: str) -> list[Workload]:
     """Read a table with a ``kind`` column and one column a key, as ``csv.DictReader`` yields it.
 
     Parameters
@@ -110,7 +113,7 @@ def read_workload_rows(rows: Iterable[Mapping[str, str]], origin: str) -> list[S
     return found
 
 
-def read_workload_toml(doc: Mapping[str, Any], origin: str) -> list[Step | Kernel]:
+def read_workload_toml(doc: Mapping[str, Any], origin: str) -> list[Workload]:
     """Read the ``[[workload]]`` tables of a parsed TOML document.
 
     Parameters
@@ -143,7 +146,7 @@ def read_workload_toml(doc: Mapping[str, Any], origin: str) -> list[Step | Kerne
     return [_from_mapping(t, f"{origin} workload {i}") for i, t in enumerate(tables, start=1)]
 
 
-def _from_mapping(row: Mapping[str, Any], where: str) -> Step | Kernel:
+def _from_mapping(row: Mapping[str, Any], where: str) -> Workload:
     if None in row:
         fail(where, "more cells than the header has columns")
     given = {k.strip(): v for k, v in row.items() if v is not None}

@@ -202,6 +202,173 @@ def flips() -> str:
     return table([*head, "band", "worst bin", "sure: said wrong, %", "found wrong, %"], rows)
 
 
+def attention() -> str:
+    """Errors of both attention laws by SKU, means over its backends."""
+    found, rows = results("attention"), []
+    cards = dict.fromkeys(unit.split("/")[0] for unit in found["prefill"]["cells"])
+    for card in cards:
+        row = [card]
+        for phase in ("prefill", "decode"):
+            for part in ("cells", "left out"):
+                held = found[phase][part]
+                units = [unit for unit in held if unit.split("/")[0] == card]
+                row.append(percent(weighted(held, units, "mape")))
+        rows.append(row)
+    head = ["GPU", "prefill, unseen cells", "prefill, SKU left out"]
+    head += ["decode, unseen cells", "decode, SKU left out"]
+    names = {"mean": "mean over GPU and backend"}
+    return table(
+        head, [[names.get(row[0], row[0]), *row[1:]] for row in rows if row[0] != "pooled"]
+    )
+
+
+def weighted(held: dict, units: list[str], key: str) -> float:
+    """Mean of a score over the backends of a card, each by its cells over its kernels."""
+    pairs = dict.fromkeys("/".join(unit.split("/")[:2]) for unit in units)
+    means = []
+    for pair in pairs:
+        own = [held[unit] for unit in units if "/".join(unit.split("/")[:2]) == pair]
+        weights = [row.get("n", 1.0) for row in own]
+        total = sum(w * row[key] for w, row in zip(weights, own, strict=True))
+        means.append(total / sum(weights))
+    return sum(means) / len(means)
+
+
+def attention_scores() -> str:
+    """Scores of both attention laws and rivals."""
+    found, rows = results("attention"), []
+    for phase in ("prefill", "decode"):
+        for part in ("cells", "left out"):
+            row = found[phase][part]
+            kinds = {"cells": "unseen cells", "left out": "SKU left out"}
+            mean, pooled = row["mean"], row["pooled"]
+            rows.append(
+                [
+                    f"{phase}, {kinds[part]}",
+                    *(percent(mean[k]) for k in ("mape", "median_ape")),
+                    *(percent(pooled[k]) for k in ("coverage_50", "coverage_90")),
+                ]
+            )
+        for rival, row in found[phase]["rivals"].items():
+            mean = row["mean"]
+            name = f"{phase}, SKU left out, {rival}"
+            rows.append([name, *(percent(mean[k]) for k in ("mape", "median_ape")), "", ""])
+    return table(["law, cells", "MAPE", "median APE", "in 50 %, pooled", "in 90 %, pooled"], rows)
+
+
+def light() -> str:
+    """Light kernels by card."""
+    rows = []
+    for card, held in results("light").items():
+        if not isinstance(held, dict) or "operators" not in held:
+            continue
+        own, kinds = held["operators"]["mean"], held["kernels"]["mean"]
+        shares = [percent(own[k]) for k in ("mape", "coverage_90", "datasheet")]
+        rows.append([card, *shares[:1], percent(kinds["mape"]), *shares[1:]])
+    head = ["card", "mean over operators", "mean over kinds", "in 90 %", "roofline"]
+    return table(head, rows)
+
+
+def knee() -> str:
+    """Smooth against hard knee on unseen cells."""
+    rows = [
+        [
+            name,
+            str(row["cells"]),
+            *(f"{100 * row[k]:.2f}" for k in ("smooth", "hard", "difference")),
+            f"{100 * row['low']:.2f} to {100 * row['high']:.2f}",
+        ]
+        for name, row in results("knee")["parts"].items()
+    ]
+    head = ["cells", "number", "smooth, %", "hard, %", "difference", "90 % interval"]
+    return table(head, rows)
+
+
+def served() -> str:
+    """Whole generations: zero-shot, calibrated, rivals."""
+    rows = []
+    for name, held in results("served").items():
+        if "zero-shot" not in held:
+            continue
+        parts = {"zero-shot": held["zero-shot"]["overall"]}
+        if "datasheet roofline" in held:
+            parts["roofline"] = held["datasheet roofline"]["overall"]
+        for kind in ("calibrated", "one LLM"):
+            inner = held.get(kind, {})
+            inner = inner.get("mean", inner)
+            for predictor, row in inner.items():
+                scores = row.get("overall", row) if isinstance(row, dict) else {}
+                if "mape" in scores:
+                    label = "on a third" if kind == "calibrated" else "on one LLM"
+                    parts[f"{predictor}, {label}"] = scores
+        for predictor, row in parts.items():
+            covered = percent(row["coverage_90"]) if "coverage_90" in row else ""
+            rows.append([f"{name} ({held['cells']})", predictor, percent(row["mape"]), covered])
+    return table(["cells", "predictor", "MAPE", "in 90 %"], rows)
+
+
+def served_engines() -> str:
+    """Errors and bias by engine, zero-shot and calibrated."""
+    held = results("served")["without the pair"]
+    rows = []
+    for engine, row in held["zero-shot"]["by engine"].items():
+        rows.append(
+            [engine, percent(row["mape"]), percent(row["bias"]), percent(row["coverage_90"])]
+        )
+    return table(["engine", "zero-shot MAPE", "bias", "in 90 %"], rows)
+
+
+def served_bias() -> str:
+    """Zero-shot bias by batch and by length."""
+    held, rows = results("served")["without the pair"]["zero-shot"], []
+    for by in ("engine and batch", "engine and length"):
+        for label, row in held[f"by {by}"].items():
+            rows.append([label, by.split()[-1], percent(row["mape"]), percent(row["bias"])])
+    return table(["engine and value", "by", "MAPE", "bias"], rows)
+
+
+def distserve() -> str:
+    """Steps of fitted profiles."""
+    rows = []
+    for profile, held in results("distserve")["profiles"].items():
+        for config, phases in held.items():
+            for phase, row in phases.items():
+                shares = [percent(row[k]["mape"]) for k in ("zero-shot", "calibrated")]
+                rows.append([profile, config, phase, *shares])
+    return table(["profile", "LLM", "phase", "zero-shot", "one time calibrated"], rows)
+
+
+def huggyllama() -> str:
+    """Measured steps, against DistServe's polynomial."""
+    rows = []
+    for name, held in results("distserve")["huggyllama"].items():
+        for split in ("eight folds", "batch left out"):
+            for form, row in held[split].items():
+                rows.append([name, split, form, f"{100 * row['mape']:.2f}"])
+    return table(["steps", "held out", "form", "MAPE"], rows)
+
+
+def power() -> str:
+    """Exponents of clock and throughput under lowered power limits."""
+    found = results("power")
+    told = found["predicted"]
+    span = f"{told['low']:.2f} to {told['high']:.2f}"
+    rows = [["predicted, clock of any card", f"{told['median']:.2f}", span, ""]]
+
+    def walk(name: str, held: dict) -> None:
+        if "exponent" in held:
+            error = f"± {held['standard_error']:.2f}" if "standard_error" in held else ""
+            covered = {True: "yes", False: "no"}.get(held.get("covers"), "")
+            rows.append([name, f"{held['exponent']:.2f}", error, covered])
+        for key, inner in held.items():
+            if isinstance(inner, dict):
+                walk(f"{name}, {key}" if name else key, inner)
+
+    for part in ("sweeps", "submissions", "locked clocks"):
+        walk("", found[part])
+    return table(["what", "exponent", "90 % interval or error", "covered"], rows)
+
+
 BLOCKS = {
     "README.md": {"rank prefill:tokens=1024": ranking, "gemm-cells": gemm_cells},
     "EVALUATION.md": {
@@ -217,6 +384,16 @@ BLOCKS = {
         "eta memory": lambda: eta("memory"),
         "ranking": rankings,
         "flips": flips,
+        "knee": knee,
+        "attention": attention,
+        "attention scores": attention_scores,
+        "light": light,
+        "served": served,
+        "served engines": served_engines,
+        "served bias": served_bias,
+        "distserve": distserve,
+        "huggyllama": huggyllama,
+        "power": power,
     },
 }
 

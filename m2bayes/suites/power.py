@@ -13,6 +13,7 @@ from m2bayes._random import labelled_rng
 from m2bayes.database import sha256
 from m2bayes.errors import DataError, RecordError
 from m2bayes.mechanism.power import MEASURED_SHARE, capped_bandwidth, capped_clock
+from m2bayes.step import CAP_SPREAD
 
 if TYPE_CHECKING:
     from m2bayes.suites import Setting
@@ -121,8 +122,8 @@ def predictive(setting: Setting) -> np.ndarray:
             f"posterior {setting.posterior} has no variable cap_slope: fit it --clock"
         )
     slope = draws["cap_slope"].values.astype(float).ravel()
-    misfit = draws["clock_misfit"].values.astype(float).ravel()
-    return slope + misfit * labelled_rng(setting.seed, "power").standard_normal(slope.size)
+    normal = labelled_rng(setting.seed, "power").standard_normal(slope.size)
+    return slope * np.exp(CAP_SPREAD * normal)
 
 
 def exponent(x: pd.Series, y: pd.Series) -> dict[str, float]:
