@@ -53,6 +53,7 @@ def answers(
     _refuse_repeats(question.workloads)
     if len({isinstance(w, Step) for w in question.workloads}) > 1:
         raise WorkloadError("steps and gemm: kernels cannot be mixed; ask for them in two calls")
+    rests = rests_on(question)
     out: list[dict[str, Any]] = []
     for start in range(0, len(question.workloads), block):
         steps = question.workloads[start : start + block]
@@ -63,7 +64,7 @@ def answers(
             keep(time)
         outside = dict(zip([s.label for s in steps], extrapolates(question, steps), strict=True))
         for entry, reasons in zip(summarise(question, time), fits.T, strict=True):
-            _annotate(question, outside[entry["workload"]], entry, reasons)
+            _annotate(question, outside[entry["workload"]], entry, reasons, rests)
             out.append(entry)
         advance(len(steps))
     if all(not sku["fits"] for entry in out for sku in entry["skus"]):
@@ -81,10 +82,13 @@ def _refuse_repeats(workloads: Sequence[Workload]) -> None:
 
 
 def _annotate(
-    question: Question, outside: str, entry: dict[str, Any], reasons: Sequence[str]
+    question: Question,
+    outside: str,
+    entry: dict[str, Any],
+    reasons: Sequence[str],
+    rests: xr.DataArray,
 ) -> None:
     """Add fit, basis and extrapolation to each SKU of one workload, best first."""
-    rests = rests_on(question)
     why = dict(zip(question.datasheets["sku"].values, reasons, strict=True))
     for sku in entry["skus"]:
         sku["basis"] = str(rests.sel(sku=sku["sku"]).item())

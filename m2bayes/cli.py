@@ -16,6 +16,8 @@ __all__ = ["main", "parser"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command: exit code 0 done, 2 bad input, 3 nothing fits, 1 a fault of ours."""
+    # products of small matrices: more threads only wait for each other
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _streams()
     try:
         return _run(argv)

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -223,10 +224,16 @@ def _features(shapes: np.ndarray, frequencies: int, lengths: Lengths) -> np.ndar
     return (waves / np.sqrt(frequencies)).astype(np.float32)
 
 
+@lru_cache(maxsize=64)  # cards of one architecture share theirs
+def _weights(draws: int, features: int, seed: int, labels: tuple[str, ...]) -> np.ndarray:
+    """Standard normal weights, dims (draw, feature), that belong to `seed` and `labels`."""
+    rng = labelled_rng(seed, "discrepancy", *labels)
+    return rng.standard_normal((draws, features), dtype=np.float32)
+
+
 def _field(features: np.ndarray, draws: int, seed: int, *labels: str) -> np.ndarray:
     """Standard normal field, dims (draw, shape), whose weights belong to `seed` and `labels`."""
-    rng = labelled_rng(seed, "discrepancy", *labels)
-    weights = rng.standard_normal((draws, features.shape[1]), dtype=np.float32)
+    weights = _weights(draws, features.shape[1], seed, labels)
     out = np.empty((draws, len(features)), dtype=np.float32)
     for i in range(0, len(features), TOGETHER):
         # products of one fixed size: their rounding must not depend on what else is asked for

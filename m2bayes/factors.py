@@ -68,31 +68,44 @@ def by_sku(posterior: xr.Dataset, name: str, sheets: xr.Dataset, seed: int) -> x
     measured = name in posterior and "sku" in posterior[name].dims
     if not measured and f"{name}_architecture" not in posterior:
         return _held(posterior, name if name in posterior else f"{name}_mean")
+    own = _columns(posterior, name, "sku") if measured else {}
+    known = {}
+    if f"{name}_architecture" in posterior:
+        known = _columns(posterior, f"{name}_architecture", "architecture")
     columns = []
-    for sku, family in zip(sheets["sku"].values, families(sheets), strict=True):
-        if measured and sku in posterior.indexes["sku"]:
-            columns.append(_held(posterior, name).sel(sku=sku, drop=True))
+    for i, (sku, family) in enumerate(zip(sheets["sku"].values, families(sheets), strict=True)):
+        if sku in own:
+            columns.append(own[sku])
             continue
-        level = _architecture_level(posterior, name, family, seed)
+        level = known[family] if family in known else _new_family(posterior, name, family, seed)
         if measured:
-            spread = _held(posterior, f"{name}_sku_sd")
+            spread = _column(posterior, f"{name}_sku_sd")
             if "spread" in sheets:
-                spread = spread * float(sheets["spread"].sel(sku=sku))
+                spread = spread * float(sheets["spread"].values[i])
             level = level + spread * _normal(level, seed, name, str(sku))
         columns.append(level)
-    names = xr.DataArray(sheets["sku"].values, dims="sku", name="sku")
-    return xr.concat(columns, dim=names, coords="minimal", compat="override")
+    coords = {d: posterior[d] for d in ("chain", "draw")} | {"sku": sheets["sku"].values}
+    return xr.DataArray(np.stack(columns), dims=("sku", "chain", "draw"), coords=coords)
 
 
-def _architecture_level(posterior: xr.Dataset, name: str, family: str, seed: int) -> xr.DataArray:
-    """Centre of a pooled variable for SKUs of one architecture, drawn anew for an unknown one."""
-    mean = _held(posterior, f"{name}_mean")
+def _new_family(posterior: xr.Dataset, name: str, family: str, seed: int) -> np.ndarray:
+    """Centre of a pooled variable for an architecture that nobody measured, dims (chain, draw)."""
+    mean = _column(posterior, f"{name}_mean")
     if f"{name}_architecture" not in posterior:
         return mean
-    if family in posterior.indexes["architecture"]:
-        return _held(posterior, f"{name}_architecture").sel(architecture=family, drop=True)
-    spread = _held(posterior, f"{name}_architecture_sd")
+    spread = _column(posterior, f"{name}_architecture_sd")
     return mean + spread * _normal(mean, seed, name, f"architecture {family}")
+
+
+def _columns(posterior: xr.Dataset, name: str, dim: str) -> dict[str, np.ndarray]:
+    """Draws of each label of a variable, dims (chain, draw)."""
+    values = _held(posterior, name).transpose(dim, "chain", "draw").values
+    return dict(zip(posterior[dim].values.tolist(), values, strict=True))
+
+
+def _column(posterior: xr.Dataset, name: str) -> np.ndarray:
+    """Draws of a variable that all labels share, dims (chain, draw)."""
+    return _held(posterior, name).transpose("chain", "draw").values
 
 
 def _held(posterior: xr.Dataset, name: str) -> xr.DataArray:
@@ -102,5 +115,5 @@ def _held(posterior: xr.Dataset, name: str) -> xr.DataArray:
     return posterior[name].astype("float64")  # or exp would depend on which SKUs are asked for
 
 
-def _normal(like: xr.DataArray, seed: int, *labels: str) -> xr.DataArray:
-    return xr.zeros_like(like) + labelled_rng(seed, *labels).standard_normal(like.shape)
+def _normal(like: np.ndarray, seed: int, *labels: str) -> np.ndarray:
+    return labelled_rng(seed, *labels).standard_normal(like.shape)

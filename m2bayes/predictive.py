@@ -16,6 +16,7 @@ from m2bayes.kernels import unit_sheets
 from m2bayes.mechanism.laws import LAWS, Law
 from m2bayes.residuals import known
 
+KINDS = ("cell", "time", "run")  # of spreads that every model has
 LARGEST = 10.0  # log error beyond which a law is useless anyway, and exp would overflow
 
 
@@ -158,6 +159,7 @@ def predict_units(
     dims, first = cells[law.sizes[0]].dims, cells[law.sizes[0]]
     flat, where = _unique_shapes(law, cells)
     factors = with_skus(posterior, datasheets, seed=seed)
+    spreads = {kind: by_sku(posterior, f"log_sigma_{kind}", datasheets, seed) for kind in KINDS}
     if clock is not None and law.clocked:
         share = clock.assign_coords(sku=datasheets["sku"].values)
         factors = factors.assign({law.clocked: factors[law.clocked] * share})
@@ -169,7 +171,10 @@ def predict_units(
         columns = _columns(factor)
         time = law.time(rows, columns)
         shapes = _field_points(law, flat, rows, columns)
-        error = _error(posterior, shapes, sheet, time, backend=backend, noise=noise, seed=seed)
+        scales = {kind: _scale(spread, sku) for kind, spread in spreads.items()}
+        error = _error(
+            posterior, shapes, sheet, time, scales, backend=backend, noise=noise, seed=seed
+        )
         factor_of_time = np.exp(np.clip(error.astype(float), -LARGEST, LARGEST))
         blocks.append((time * factor_of_time)[..., where])
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
@@ -228,6 +233,7 @@ def _error(
     shapes: np.ndarray,
     sheet: xr.Dataset,
     time: np.ndarray,
+    scales: dict[str, np.ndarray],
     *,
     backend: str,
     noise: int,
@@ -245,22 +251,19 @@ def _error(
         lengths=law_of(posterior).lengths,
         residuals=known(posterior, family, sku),
     )
-    relative, absolute = (
-        _scale(posterior, f"log_sigma_{kind}", sheet, seed) for kind in ("cell", "time")
-    )
-    delta = cell_scale(relative, absolute, time) * unit
+    delta = cell_scale(scales["cell"], scales["time"], time) * unit
     if not noise:
         return delta + _build_effect(posterior, sku, backend, 1, seed)[0]
-    sigma_run = _scale(posterior, "log_sigma_run", sheet, seed)
     labels = ["x".join(f"{v:.0f}" for v in shape) for shape in shapes[:, :-1]]
     run = run_noise(labels, sku=sku, backend=backend, draws=samples, runs=noise, seed=seed)
     build = _build_effect(posterior, sku, backend, noise, seed)
-    return delta + np.median(build + sigma_run * widening * run, axis=0)
+    return delta + np.median(build + scales["run"] * widening * run, axis=0)
 
 
-def _scale(posterior: xr.Dataset, name: str, sheet: xr.Dataset, seed: int) -> np.ndarray:
-    value = by_sku(posterior, name, sheet, seed).transpose("chain", "draw", ...)
-    return np.exp(value.values).reshape(-1, 1)
+def _scale(spread: xr.DataArray, sku: str) -> np.ndarray:
+    """One SKU's spread from its log, dims (sample, 1) [as the spread]."""
+    own = spread.sel(sku=sku) if "sku" in spread.dims else spread
+    return np.exp(own.transpose("chain", "draw", ...).values).reshape(-1, 1)
 
 
 def _build_effect(

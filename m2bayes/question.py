@@ -30,6 +30,7 @@ METRICS = {
     "tokens_per_second": "token/s",
 }
 KINDS = {"tpot": ("decode", "mixed"), "ttft": ("prefill",)}  # of steps that a metric is made for
+HEAD = "lm_head"
 PLANNED = ("cost_per_million_tokens",)
 
 
@@ -273,20 +274,25 @@ def feasible(question: Question, steps: Sequence[Workload]) -> np.ndarray:
 
 
 def extrapolates(question: Question, steps: Sequence[Workload]) -> list[str]:
-    """What of each workload lies outside the fitted range; empty where nothing does."""
+    """What of each workload lies outside the fitted range; empty where nothing does.
+
+    The LM head is not looked at: it is wider than any matrix of the tables, one kernel of a step,
+    and its time is that of reading its weights.
+    """
     if question.metric == "attention_time":
         cells = attention_cells(steps)
         return [_beyond(question.parts[question.phase], cells.sel(workload=s.label)) for s in steps]
     if not question.whole or question.llm is None:
         cells = gemm_cells(question.llm, steps, tp=question.tp)
         return [_beyond(question.posterior, cells.sel(workload=s.label)) for s in steps]
-    cells = operators(question.llm, [s for s in steps if isinstance(s, Step)], tp=question.tp)
+    by_part = operators(question.llm, [s for s in steps if isinstance(s, Step)], tp=question.tp)
     out = []
     for step in steps:
         found = []
         for part in ("gemm", "attention_prefill", "attention_decode", "allreduce"):
             posterior = question.posterior if part == "gemm" else question.parts[part]
-            own = cells[part].sel(workload=step.label)
+            own = by_part[part].sel(workload=step.label)
+            own = own.isel(op=own["op"].values != HEAD)
             found.append(_beyond(posterior, own.isel(op=np.flatnonzero(own["calls"] > 0))))
         if isinstance(step, Step) and step.kind == "mixed":
             found.append("nobody measured a step that mixes prompts and decoding")

@@ -54,7 +54,7 @@ def build(data, datasheets):
             "group_cost": frame.pooled(
                 "log_group_cost", (np.log(0.08), 0.8), architecture=0.5, centred=KERNEL
             ),
-            "knee": frame.pooled("log_knee", (np.log(1.1), 0.6), architecture=0.7, centred=KERNEL),
+            "knee": frame.pooled("log_knee", (np.log(1.1), 0.4), architecture=0.4, centred=KERNEL),
             # no table times a kernel inside a step: some 2 to 5 us from the first read to the last
             "kernel_latency": frame.pooled("log_kernel_latency", (np.log(3e-6), 0.4)),
         }

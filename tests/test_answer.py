@@ -8,21 +8,11 @@ import pytest
 import xarray as xr
 
 from m2bayes import answer
-from m2bayes.answer import (
-    METRICS,
-    PLANNED,
-    Question,
-    answers,
-    extrapolates,
-    feasible,
-    number,
-    predicted,
-    ranked,
-    thinned,
-)
+from m2bayes.answer import answers, number, predicted, ranked
 from m2bayes.errors import InfeasibleError, UnknownNameError, WorkloadError
 from m2bayes.llm import LLM
 from m2bayes.predictive import predict, summary
+from m2bayes.question import METRICS, PLANNED, Question, extrapolates, feasible, thinned
 from m2bayes.workload import gemm_cells, parse_workload, resident_bytes
 
 SKUS = ["H200-141GB-SXM", "L4-24GB-PCIe", "A100-80GB-SXM"]

@@ -18,13 +18,13 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from m2bayes import cli, errors, suites
+from m2bayes import cli, errors, options, suites
 from m2bayes.database import Database
 from m2bayes.errors import DatasheetError
 
 DATABASE = Database()
 PROGRAM = Path(sys.executable).with_name("m2bayes")
-LLM = ("--llm", "llama-3.1-8b")
+LLM = ("--llm", "llama-3.1-8b", "--metric", "gemm_time")
 SKUS = ("--sku", "a100", "H200", "h100")
 FULL = ["A100-80GB-SXM", "H200-141GB-SXM", "H100-80GB-SXM"]
 STEP = ("--workload", "decode:batch=64,context=2048")
@@ -535,7 +535,7 @@ def test_rank_json_holds_what_the_contract_promises():
     assert (found["dtype"], found["tp"], found["metric"], found["units"]) == (
         "bf16", 1, "gemm_time", "s",
     )  # fmt: skip
-    assert (found["draws"], found["seed"], found["posterior"]) == (200, 0, cli.POSTERIOR)
+    assert (found["draws"], found["seed"], found["posterior"]) == (200, 0, options.GEMM_POSTERIOR)
     (entry,) = found["results"]
     assert {"workload", "skus", "pairs", "p_any_flip", "choice", "verdict"} <= set(entry)
     assert entry["workload"] == STEP[1]
@@ -654,7 +654,7 @@ def test_the_mass_is_not_rounded_in_the_title():
 
 
 def test_all_stored_draws_are_used_unless_told_otherwise():
-    held = DATABASE.posterior(cli.POSTERIOR).inference
+    held = DATABASE.posterior(options.GEMM_POSTERIOR).inference
     assert answered(draws=())["draws"] == held["chains"] * held["draws"]
 
 
@@ -688,7 +688,7 @@ def test_text_names_llm_posterior_verdict_and_every_sku():
     code, out, err = asked()
     assert code == 0
     assert out.startswith("llama-3.1-8b, bf16, TP 1: gemm_time, served regime, backend any\n")
-    assert f"posterior {cli.POSTERIOR}, 200 draws, seed 0" in out
+    assert f"posterior {options.GEMM_POSTERIOR}, 200 draws, seed 0" in out
     assert "decode:batch=64,context=2048: H200-141GB-SXM, clear" in out
     assert all(sku in out for sku in FULL)
     assert err.startswith("served regime: cold weights")
@@ -888,7 +888,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("kind", cli.KINDS)
+@pytest.mark.parametrize("kind", options.KINDS)
 def test_list_gives_a_line_for_each_name(kind):
     code, out, err = run("list", kind)
     assert (code, err) == (0, "")
@@ -899,7 +899,7 @@ def test_list_gives_a_line_for_each_name(kind):
     assert all(name in out for name in NAMES[kind]())
 
 
-@pytest.mark.parametrize("kind", cli.KINDS)
+@pytest.mark.parametrize("kind", options.KINDS)
 def test_show_knows_every_name_that_list_gives(kind):
     for name in NAMES[kind]():
         code, out, err = run("show", name)
@@ -913,15 +913,15 @@ def test_show_knows_every_name_that_list_gives(kind):
 
 def test_show_takes_aliases_and_shows_factors_with_their_units():
     assert run("show", "H100")[1] == run("show", "H100-80GB-SXM")[1]
-    _, out, _ = run("show", cli.POSTERIOR, "--json")
+    _, out, _ = run("show", options.GEMM_POSTERIOR, "--json")
     factors = json.loads(out)["factors"]
-    model = DATABASE.model(DATABASE.posterior(cli.POSTERIOR).model)
+    model = DATABASE.model(DATABASE.posterior(options.GEMM_POSTERIOR).model)
     assert list(dict.fromkeys(row["factor"] for row in factors)) == [
         f["name"] for f in model.factors
     ]
     units = {f["name"]: f["units"] for f in model.factors}
     assert all(row["units"] == units[row["factor"]] for row in factors)
-    _, text, _ = run("show", cli.POSTERIOR)
+    _, text, _ = run("show", options.GEMM_POSTERIOR)
     assert all(name in text for name in units)
     assert "contraction" in text
 
@@ -940,12 +940,15 @@ def test_show_takes_the_path_of_a_file(write):
 
 @pytest.mark.slow
 def test_check_verifies_and_scores_a_stored_posterior():
-    code, out, err = run("check", "--json", "--quiet", cli.POSTERIOR)
+    code, out, err = run("check", "--json", "--quiet", options.GEMM_POSTERIOR)
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert found["posterior"] == cli.POSTERIOR
+    assert found["posterior"] == options.GEMM_POSTERIOR
     assert set(found["checks"]) >= {"rhat_max", "ess_bulk_min", "ess_tail_min", "divergences"}
-    assert set(found["calibration"]) == {*DATABASE.posterior(cli.POSTERIOR).datasheets, "mean"}
+    assert set(found["calibration"]) == {
+        *DATABASE.posterior(options.GEMM_POSTERIOR).datasheets,
+        "mean",
+    }
 
 
 # --- real processes --------------------------------------------------------------------------
@@ -1019,7 +1022,7 @@ def test_a_terminal_without_unicode_gets_escapes(argv):
 
 def test_a_reader_that_goes_away_is_no_error():
     done = subprocess.run(
-        f"{PROGRAM} show {cli.POSTERIOR} | head -n 1; exit ${{PIPESTATUS[0]}}",
+        f"{PROGRAM} show {options.GEMM_POSTERIOR} | head -n 1; exit ${{PIPESTATUS[0]}}",
         shell=True, executable="/bin/bash", capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

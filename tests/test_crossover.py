@@ -5,7 +5,8 @@ import pytest
 import xarray as xr
 
 from m2bayes import crossover, tables
-from m2bayes.answer import Question, answers, ranked, step_times
+from m2bayes.answer import answers, ranked
+from m2bayes.question import Question, step_times
 from m2bayes.workload import parse_workload
 
 SPECS = ("decode:batch=1,context=512", "decode:batch=256,context=512", "prefill:tokens=64")

@@ -8,14 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from m2bayes import cli, tables
+from m2bayes import cli, options, tables
 from m2bayes.checking import report
-from m2bayes.database import IMPORT, Database, sha256
+from m2bayes.database import Database, sha256
 from m2bayes.errors import DataError, RecordError, UnknownNameError
 from m2bayes.importing import FORMATS, SPACED, imported, spaced_counts
 from m2bayes.measurements import checked, content_hash
 from m2bayes.mechanism.host import EAGER, kernel_count
 from m2bayes.mechanism.laws import LAWS
+from m2bayes.records import IMPORT
 from m2bayes.vidur import OPERATORS
 
 A100 = "A100-80GB-SXM"
@@ -213,7 +214,7 @@ def test_a_refused_import_writes_nothing(files, capsys, monkeypatch, change, mes
 def test_the_help_lists_the_formats(capsys):
     code, out, _ = run(capsys, "import", "--help")
     assert code == 0
-    assert list(cli.FORMATS) == list(FORMATS)
+    assert list(options.FORMATS) == list(FORMATS)
     assert all(name in out for name in FORMATS)
 
 

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-EVALUATIONS = ("gemm-cells", "gemm-transfer", "clock", "eta", "ranking", "flips", "fresh")
+from m2bayes.suites import NAMES
+
+EVALUATIONS = NAMES
 
 
 @pytest.mark.parametrize("suite", EVALUATIONS)

@@ -119,8 +119,9 @@ def _roofline(law: Any, train: xr.Dataset, own: xr.Dataset, sheets: xr.Dataset) 
     queries = length if prompt else 1.0
     flops = 4 * batch * heads * width * pairs
     traffic = 2 * 2 * width * batch * (queries * heads + length * kv_heads)
-    time = np.maximum(flops / sheet["peak_flop_rate"], traffic / sheet["peak_bandwidth"])
-    return time.values
+    return np.asarray(
+        np.maximum(flops / sheet["peak_flop_rate"], traffic / sheet["peak_bandwidth"])
+    )
 
 
 def _floor_and_share(
