@@ -98,6 +98,8 @@ def _capped(datasheets: Any, database: Database, limits: Sequence[str]) -> Any:
         sku = str(database.sku_card(name)[0]["name"])
         if sku not in datasheets["sku"].values:
             raise WorkloadError(f"--power-limit {text}: {sku} is not among the SKUs asked for")
+        if float(cap.sel(sku=sku)) != 1:
+            raise WorkloadError(f"--power-limit {text}: {sku} is given twice; name each once")
         own = float(datasheets["power_limit"].sel(sku=sku))
         low = float(lowest_limit(own))
         try:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from m2bayes import output, tables
+from m2bayes import catalogue, output, tables
 from m2bayes._files import read_json, write_whole
 from m2bayes.answer import answers, predicted, ranked
 from m2bayes.asking import ask
@@ -289,7 +289,7 @@ def lint(args: argparse.Namespace) -> int:
 def list_names(args: argparse.Namespace) -> int:
     """List names of one kind with a line on each."""
     database = Database(args.database)
-    rows = tables.listing(database, args.kind)
+    rows = catalogue.listing(database, args.kind)
     if args.json:
         _json(rows)
     else:
@@ -300,7 +300,7 @@ def list_names(args: argparse.Namespace) -> int:
 def show(args: argparse.Namespace) -> int:
     """Show one thing in full, whatever it is."""
     database = Database(args.database)
-    content = tables.found(database, args.name)
+    content = catalogue.found(database, args.name)
     if args.json:
         _json(content)
     else:

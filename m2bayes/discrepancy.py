@@ -294,10 +294,6 @@ def run_noise(
     labels: Sequence[str], *, sku: str, backend: str, draws: int, runs: int, seed: int
 ) -> np.ndarray:
     """Standard normal noise of `runs` new runs of a build [1], dims (run, draw, shape)."""
-    noise = [
-        labelled_rng(seed, "run", sku, backend, label).standard_normal(
-            (runs, draws), dtype=np.float32
-        )
-        for label in labels
-    ]
+    rngs = [labelled_rng(seed, "run", sku, backend, label) for label in labels]
+    noise = [rng.standard_normal((runs, draws), dtype=np.float32) for rng in rngs]
     return np.stack(noise, axis=-1)

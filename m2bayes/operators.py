@@ -99,6 +99,7 @@ def _cells(steps: Sequence[Step], ops: Sequence[str], **sizes: object) -> xr.Dat
 
 def _with_head(llm: LLM, steps: Sequence[Step], tp: int) -> xr.Dataset:
     """Projections of all layers, and the LM head for the sequences that are sampled."""
+    projections = gemm_cells(llm, steps, tp=tp)  # refuses a tp that does not divide the LLM
     head = _cells(
         steps,
         ["lm_head"],
@@ -107,7 +108,7 @@ def _with_head(llm: LLM, steps: Sequence[Step], tp: int) -> xr.Dataset:
         K=float(llm.hidden),
         calls=1.0,
     )
-    return xr.concat([gemm_cells(llm, steps, tp=tp), head], dim="op", join="exact")
+    return xr.concat([projections, head], dim="op", join="exact")
 
 
 def _heads(llm: LLM, tp: int) -> dict[str, float]:

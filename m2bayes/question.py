@@ -16,7 +16,7 @@ from m2bayes.kernels import unit_sheets
 from m2bayes.llm import LLM
 from m2bayes.operators import attention_cells, operators
 from m2bayes.predictive import backends, law_of, predict
-from m2bayes.step import PARTS, operator_times
+from m2bayes.step import PARTS, capped_share, operator_times
 from m2bayes.timings import Timing
 from m2bayes.workload import Attention, Step, Workload, gemm_cells, resident_bytes
 
@@ -97,27 +97,44 @@ class Question:
                 f"--regime {self.regime} is for kernels and gemm_time: {self.metric} is of a "
                 "served step"
             )
-        for step in self.workloads:
-            if isinstance(step, Step) and step.kind not in KINDS.get(self.metric, (step.kind,)):
-                kinds = " and ".join(KINDS[self.metric])
-                raise WorkloadError(
-                    f"metric {self.metric} is of {kinds} steps, not of {step.label}; use step_time"
-                )
+        if "power_cap" in self.datasheets and self.regime != "served":
+            raise WorkloadError(f"--power-limit is of served work; regime {self.regime} is not")
+        self._check_workloads()
+        if not 0 < self.mass < 1:
+            raise WorkloadError(f"interval mass {self.mass} must lie between 0 and 1")
+        if not 0.5 < self.threshold <= 1:
+            raise WorkloadError(f"threshold {self.threshold} must lie above 0.5 and up to 1")
+
+    def _check_workloads(self) -> None:
+        """Refuse workloads that the metric is not of."""
         kernels = [isinstance(w, Attention) for w in self.workloads]
         if any(kernels) != (self.metric == "attention_time") or any(kernels) != all(kernels):
             raise WorkloadError(
                 "attention: kernels and --metric attention_time go together, and no other workload "
                 "with them"
             )
+        if any(kernels) and self.tp != 1:
+            raise WorkloadError(f"tp={self.tp} means nothing for an attention kernel; leave it out")
+        if any(kernels) and not self.phase:
+            raise WorkloadError(
+                "attention: kernels of prefill and of decode cannot be mixed; ask for them in two "
+                "calls"
+            )
         if any(kernels) and self.phase not in self.parts:
             raise WorkloadError(
-                f"posterior {self.posterior.attrs['name']} predicts no attention, or the workloads "
-                "mix prefill and decode: ask for one of them"
+                f"posterior {self.posterior.attrs['name']} predicts no attention; use an assembly"
             )
-        if not 0 < self.mass < 1:
-            raise WorkloadError(f"interval mass {self.mass} must lie between 0 and 1")
-        if not 0.5 < self.threshold <= 1:
-            raise WorkloadError(f"threshold {self.threshold} must lie above 0.5 and up to 1")
+        for step in self.workloads:
+            if self.whole and not isinstance(step, Step):
+                raise WorkloadError(
+                    f"metric {self.metric} is of the steps of an LLM, not of {step.label}; "
+                    "use gemm_time"
+                )
+            if isinstance(step, Step) and step.kind not in KINDS.get(self.metric, (step.kind,)):
+                kinds = " and ".join(KINDS[self.metric])
+                raise WorkloadError(
+                    f"metric {self.metric} is of {kinds} steps, not of {step.label}; use step_time"
+                )
 
     @property
     def whole(self) -> bool:
@@ -200,6 +217,7 @@ def step_times(question: Question, steps: Sequence[Workload], *, noise: int = 0)
         backend=question.backend,
         noise=noise,
         seed=question.seed,
+        clock=capped_share(question.posterior, question.datasheets, seed=question.seed),
     )
     return (time * cells["calls"]).assign_attrs(units="s")
 
@@ -233,7 +251,9 @@ def calibrated(question: Question, time: xr.DataArray) -> xr.DataArray:
         whole = time.isel(sku=at).sum("op").transpose("chain", "draw", "workload").values
         flat = whole.reshape(-1, whole.shape[-1])
         labels = [str(w) for w in time["workload"].values]
-        held = question.calibration[sku].applied(flat, label=[f"{sku} {w}" for w in labels])
+        held = question.calibration[sku].applied(
+            flat, label=[f"{sku} {w}" for w in labels], seed=question.seed
+        )
         values = time.values.copy()
         values[:, :, at, :, -1] += (held - flat).reshape(whole.shape)
         time = time.copy(data=values)

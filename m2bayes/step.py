@@ -10,6 +10,7 @@ import xarray as xr
 
 from m2bayes._random import labelled_rng
 from m2bayes._spec import Step
+from m2bayes.errors import WorkloadError
 from m2bayes.factors import with_skus
 from m2bayes.kernels import unit_sheets
 from m2bayes.llm import LLM
@@ -169,9 +170,19 @@ def capped_share(
     -------
     DataArray, dims (chain, draw, sku), or None
         None if no limit is lowered.
+
+    Raises
+    ------
+    WorkloadError
+        If a limit is lowered and the posterior has no exponent.
     """
     if "power_cap" not in datasheets:
         return None
+    if "cap_slope" not in posterior:
+        raise WorkloadError(
+            f"posterior {posterior.attrs['name']} was fitted without clock telemetry and knows no "
+            "power limits; leave --power-limit out"
+        )
     slope = posterior["cap_slope"].astype(float)
     columns = []
     for sku, cap in zip(datasheets["sku"].values, datasheets["power_cap"].values, strict=True):

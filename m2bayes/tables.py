@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from m2bayes._files import read_json
-from m2bayes.contraction import factor_rows
-from m2bayes.database import Database
-from m2bayes.errors import RecordError, UnknownNameError
-from m2bayes.kernels import unit_sheets
-from m2bayes.predictive import law_of
 from m2bayes.question import METRICS, Question
 
 RANK_COLUMNS = [
@@ -34,7 +26,6 @@ RANK_COLUMNS = [
     "verdict",
     "reason",
 ]
-NAMED = ("posteriors", "models", "data", "llms", "skus")
 LIKELY = 0.005  # least probability that is worth a mention
 PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
@@ -278,87 +269,6 @@ def _figure(name: str, value: Any) -> str:
     if isinstance(value, bool | str | int):
         return str(value)
     return f"{value:.4g}"
-
-
-def listing(database: Database, kind: str) -> list[dict[str, Any]]:
-    """One row a name, with what tells it from the others."""
-    if kind == "skus":
-        cards = [database.sku_card(name)[0] for name in database.skus()]
-        stored = [database.posterior(name).datasheets for name in database.posteriors()]
-        measured = {sku for datasheets in stored for sku in datasheets}
-        return [
-            {
-                "SKU": c["name"],
-                "aliases": ", ".join(c["aliases"]),
-                "architecture": c["architecture"],
-                "memory": f"{c['facts']['memory']['value']} {c['facts']['memory']['unit']}",
-                "bandwidth": "{value} {unit}".format(**c["facts"]["peak_bandwidth"]),
-                "measured": "yes" if c["name"] in measured else "no",
-            }
-            for c in cards
-        ]
-    if kind == "llms":
-        llms = [database.llm(name) for name in database.llms()]
-        return [{"LLM": m.name, "layers": m.layers, "hidden": m.hidden} for m in llms]
-    if kind == "models":
-        return [{"model": n, "title": database.model(n).title} for n in database.models()]
-    if kind == "data":
-        records = [database.data_record(n) for n in database.data()]
-        here = ["yes" if database.included(r.name) else "rows not included" for r in records]
-        pairs = zip(records, here, strict=True)
-        return [{"data": r.name, "rows": r.rows, "here": h, "title": r.title} for r, h in pairs]
-    found = [database.posterior(n) for n in database.posteriors()]
-    rows = [{"posterior": p.name, "diagnostics": diagnosis(p.checks)} for p in found]
-    whole = [database.assembly(name) for name in database.assemblies()]
-    return rows + [
-        {"posterior": a.name, "diagnostics": f"assembly of {len(a.parts)} posteriors"}
-        for a in whole
-    ]
-
-
-def found(database: Database, name: str) -> dict[str, Any]:
-    """Content of whatever bears `name`: a posterior, model, data set, LLM or SKU."""
-    if name in database.posteriors():
-        record = dataclasses.asdict(database.posterior(name))
-        return {"posterior": record, "factors": factors(database, name)}
-    for kind, known in (("assembly", database.assemblies), ("model", database.models)):
-        if name in known():
-            return {kind: dataclasses.asdict(getattr(database, kind)(name))}
-    if name in database.data():
-        record = dataclasses.asdict(database.data_record(name))
-        note = "" if database.included(name) else f"not included: {record['recipe']}"
-        return {"data": record | ({"here": note} if note else {})}
-    if name.lower().endswith(".json"):
-        return _found_file(database, name)
-    try:
-        return {"LLM": dataclasses.asdict(database.llm(name))}
-    except UnknownNameError:
-        pass
-    try:
-        return {"SKU": database.sku_card(name)[0]}
-    except UnknownNameError:
-        kinds = [getattr(database, kind) for kind in ("assemblies", *NAMED)]
-        raise UnknownNameError("name", name, [n for kind in kinds for n in kind()]) from None
-
-
-def _found_file(database: Database, path: str) -> dict[str, Any]:
-    """Content of a file: a posterior's record, a datasheet, or an LLM's config.json."""
-    content = read_json(Path(path), RecordError)
-    if "fingerprint" in content:
-        record = dataclasses.asdict(database.posterior(path))
-        return {"posterior": record, "factors": factors(database, path)}
-    if "facts" in content:
-        database.datasheets([path])  # refuses a card that is wrong
-        return {"SKU": content}
-    return {"LLM": dataclasses.asdict(database.llm(path))}
-
-
-def factors(database: Database, name: str) -> list[dict[str, Any]]:
-    """Prior and posterior of each factor of a stored posterior, by SKU."""
-    draws, record = database.draws(name), database.posterior(name)
-    sheets = database.datasheets(sorted(record.datasheets), dtype=record.dtype)
-    units = unit_sheets(law_of(draws), sheets, [str(unit) for unit in draws["sku"].values])
-    return factor_rows(draws, units, record.prior)
 
 
 def factor_table(rows: Sequence[dict[str, Any]]) -> str:

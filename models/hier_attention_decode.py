@@ -42,8 +42,9 @@ def build(data, datasheets):
                 sku=0.02,
                 centred=("sku",),
             ),
-            "chain_cost": frame.pooled(
-                "log_chain_cost", (np.log(60), 0.8), architecture=0.6, sku=0.15, centred=KERNEL
+            # a step that nothing overlaps takes about as long as one that shares its SM
+            "chain_ratio": frame.pooled(
+                "log_chain_ratio", (0.0, 0.4), architecture=0.4, centred=KERNEL
             ),
             "combine_time": frame.pooled(
                 "log_combine_time", (np.log(2.6e-6), 0.7), architecture=0.7, centred=KERNEL
@@ -54,10 +55,10 @@ def build(data, datasheets):
             "group_cost": frame.pooled(
                 "log_group_cost", (np.log(0.08), 0.8), architecture=0.5, centred=KERNEL
             ),
-            "knee": frame.pooled("log_knee", (np.log(1.1), 0.4), architecture=0.4, centred=KERNEL),
+            "knee": frame.pooled("log_knee", (np.log(1.1), 0.6), architecture=0.7, centred=KERNEL),
             # no table times a kernel inside a step: some 2 to 5 us from the first read to the last
             "kernel_latency": frame.pooled("log_kernel_latency", (np.log(3e-6), 0.4)),
         }
         factor = {name: pm.math.exp(value) for name, value in log_factor.items()}
-        frame.observe(decode_time(terms, frame.rows(factor)), run=0.006)
+        frame.observe(decode_time(terms, frame.rows(factor)), run=0.006, absolute=None)
     return model

@@ -76,8 +76,28 @@ def test_a_number_becomes_a_plain_float(value):
 
 @pytest.mark.parametrize("metric", PLANNED)
 def test_a_planned_metric_says_what_is_predicted_instead(question, metric):
+    with pytest.raises(WorkloadError, match=r"is planned; use step_time, gemm_time"):
+        asked(question, metric=metric)
+
+
+@pytest.mark.parametrize("metric", ["step_time", "tpot", "ttft", "tokens_per_second"])
+def test_a_whole_step_needs_more_than_a_posterior_of_matrix_products(question, metric):
     with pytest.raises(WorkloadError, match=r"needs more than GEMM times.* use gemm_time"):
         asked(question, metric=metric)
+
+
+ATTENTION = "attention:phase=decode,batch=1,context=16,heads=8,kv_heads=8"
+
+
+def test_attention_needs_a_posterior_that_predicts_it(question):
+    with pytest.raises(WorkloadError, match="syn_gemm-hier_gemm predicts no attention"):
+        asked(question, llm=None, workloads=[parse_workload(ATTENTION)], metric="attention_time")
+
+
+@pytest.mark.parametrize("specs", [[ATTENTION], [ATTENTION, "gemm:m=1,n=128,k=128"]])
+def test_a_gemm_metric_is_not_of_attention(question, specs):
+    with pytest.raises(WorkloadError, match="go together, and no other workload with them"):
+        without_llm(question, *specs)
 
 
 def test_an_unknown_metric_is_answered_with_the_closest(question):
@@ -311,7 +331,7 @@ def test_the_basis_says_who_was_measured(question):
 )
 def test_sizes_outside_the_fitted_range_are_named(question, spec, outside):
     kernels = without_llm(question, spec)
-    assert extrapolates(kernels, gemm_cells(None, kernels.workloads)) == outside
+    assert extrapolates(kernels, kernels.workloads) == [outside]
     (entry,) = answers(kernels, ranked)
     for sku in entry["skus"]:
         assert sku["extrapolating"] is bool(outside)
@@ -321,6 +341,8 @@ def test_sizes_outside_the_fitted_range_are_named(question, spec, outside):
 def test_only_the_workload_outside_is_marked(question):
     marks = [e["skus"][0]["extrapolating"] for e in answers(question, ranked)]
     assert marks == [False, False, False, False, True]
+    reason = "M = 40000 is outside the fitted 1 to 32768"
+    assert extrapolates(question, question.workloads) == ["", "", "", "", reason]
 
 
 def test_pairs_list_every_two_skus_that_fit_the_better_first(question):
@@ -346,7 +368,8 @@ def test_sharing_the_llm_changes_shapes_and_memory(question, database):
 
 
 def test_every_metric_has_a_unit():
-    assert METRICS == {"gemm_time": "s"}
+    times = ("step_time", "gemm_time", "attention_time", "tpot", "ttft")
+    assert dict.fromkeys(times, "s") | {"tokens_per_second": "token/s"} == METRICS
     assert not set(METRICS) & set(PLANNED)
 
 

@@ -31,13 +31,13 @@ LAYERS = [
     {"mechanism.gemm", "mechanism.attention", "mechanism.collective", "mechanism.host"},
     {"mechanism.light", "mechanism.power", "llm", "diagnostics", "factors"},
     {"mechanism.laws", "gemm"},
-    {"kernels", "operators", "residuals", "contraction"},
+    {"kernels", "operators", "residuals", "contraction", "records"},
     {"measurements", "residency", "predictive"},
     {"hierarchy", "step", "workload"},
     {"database", "traces", "timings", "vidur"},
     {"question", "inputs", "importing", "output"},
-    {"answer", "tables", "crossover", "asking"},
-    {"posterior", "remarks"},
+    {"answer", "tables", "crossover", "asking", "bottleneck"},
+    {"posterior", "remarks", "catalogue"},
     {"leaveout"},
     {"evaluate"},
     {"checking", "suites._grid", "suites._steps", "suites.rivals"},
@@ -391,6 +391,7 @@ NO_DIMS_OR_UNIT = {
     "mechanism.clock.power_load": "elementwise: dims are those of its argument",
     "question.thinned": "hands back its argument with fewer draws",
     "question.feasible": "returns sentences",
+    "question.rests_on": "returns labels",
     "question.Question.steps": "returns workloads",
     "answer.ranked": "returns the dict of the JSON contract, whose head holds the unit",
     "answer.predicted": "returns the dict of the JSON contract, whose head holds the unit",
@@ -480,7 +481,7 @@ def test_a_docstring_without_dims_or_unit_is_found():
 # --- sizes and manners -----------------------------------------------------------------------
 
 LONG_MODULES = {
-    "answer": "the question with its checks, and every part of an answer as JSON",
+    "question": "what is asked with all its checks, its draws, and what they rest on",
     "commands": "one short function a command",
     "tables": "one short function a table",
     "decision": "one pass over the draws serves a dozen documented functions",

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from m2bayes import cli, options, tables
+from m2bayes import catalogue, cli, options
 from m2bayes.checking import report
 from m2bayes.database import Database, sha256
 from m2bayes.errors import DataError, RecordError, UnknownNameError
@@ -242,7 +242,7 @@ def test_a_card_without_rows_names_the_command_that_makes_them(database, name):
 
 @every_card
 def test_list_and_show_say_that_rows_are_not_included(name, capsys):
-    rows = {row["data"]: row for row in tables.listing(Database(), "data")}
+    rows = {row["data"]: row for row in catalogue.listing(Database(), "data")}
     assert rows[name]["here"] == "rows not included"
     assert rows["gemm_bf16"]["here"] == "yes"
     _, out, _ = run(capsys, "list", "data")

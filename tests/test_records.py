@@ -19,10 +19,11 @@ from m2bayes.diagnostics import check, fingerprint
 from m2bayes.discrepancy import moments
 from m2bayes.errors import ConvergenceError
 from m2bayes.inputs import Inputs
-from m2bayes.kernels import card_of, unit_sheets
+from m2bayes.kernels import card_of, unit_labels, unit_sheets
 from m2bayes.measurements import COLUMNS, checked, content_hash
 from m2bayes.mechanism.laws import LAWS
 from m2bayes.residuals import known
+from m2bayes.step import PARTS, aligned
 from m2bayes.suites import NAMES as SUITES
 from m2bayes.workload import gemm_cells, parse_workload
 
@@ -64,7 +65,7 @@ def is_name(text):
 
 def test_the_database_holds_every_kind_of_record():
     kinds = (DATABASE.skus, DATABASE.llms, DATABASE.models, DATABASE.data, DATABASE.posteriors)
-    assert all(kind() for kind in kinds)
+    assert all(kind() for kind in (*kinds, DATABASE.assemblies))
 
 
 def test_every_file_of_the_database_belongs_to_a_card():
@@ -75,6 +76,7 @@ def test_every_file_of_the_database_belongs_to_a_card():
     expected |= {f"data/measurements/{n}.json" for n in DATABASE.data()}
     expected |= {f"data/measurements/{n}.csv" for n in INCLUDED}
     expected |= {f"posteriors/{n}.{e}" for n in DATABASE.posteriors() for e in ("json", "nc")}
+    expected |= {f"posteriors/assemblies/{n}.json" for n in DATABASE.assemblies()}
     expected |= {DATABASE.data_record(n).recipe.split()[-1] for n in INCLUDED}
     expected |= {f"data/evaluations/{name}.json" for name in SUITES}
     expected |= {"data/recipes/readme.py"}  # makes figures of the README out of evaluations
@@ -359,7 +361,7 @@ def test_draws_are_finite_labelled_and_hold_no_table(name):
     drawn |= {"backend"} if law.variant is None else set()  # else it is in the name of a unit
     assert drawn <= set(draws.dims) <= drawn | {"cell", "size"}
     assert draws.sizes["chain"] == record.inference["chains"]
-    assert draws.sizes["draw"] == record.inference["draws"]
+    assert draws.sizes["draw"] == record.inference.get("keep", record.inference["draws"])
     assert sorted({card_of(unit) for unit in draws["sku"].values}) == sorted(record.datasheets)
     if "backend" in drawn:
         table = DATABASE.table(fitted_to(record)["times"])
@@ -386,13 +388,16 @@ def test_residuals_are_stored_only_for_tables_that_are_here(name):
     assert set(fitted_to(record).values()) <= set(DATABASE.data())
     parts = ("", "_noise", "_shape", "_gain", "_sku", "_architecture", "_wider")
     assert stored == {f"residual{part}" for part in parts}
+    law = LAWS[DATABASE.model(record.model).law]
     tables = [DATABASE.table(fitted_to(record)[role]) for role in ("times", "shapes")]
-    cells = pd.concat(tables)[["sku", "M", "N", "K"]].drop_duplicates()
+    cells = pd.concat(tables)
+    cells["sku"] = unit_labels(law, cells["sku"], cells, cells["backend"])
+    cells = cells[["sku", *law.sizes]].drop_duplicates()
     assert draws.sizes["cell"] == len(cells)
-    held = pd.DataFrame(draws["residual_shape"].values, columns=["M", "N", "K"])
+    held = pd.DataFrame(draws["residual_shape"].values, columns=list(law.sizes))
     held.insert(0, "sku", draws["residual_sku"].values)
     assert len(held.merge(cells)) == len(cells)
-    sheets = DATABASE.datasheets(sorted(record.datasheets))
+    sheets = unit_sheets(law, DATABASE.datasheets(sorted(record.datasheets)), draws["sku"].values)
     families = sheets["architecture"].to_series()[held["sku"]].to_numpy()
     assert (draws["residual_architecture"].values == families).all()
     assert (draws["residual_noise"] > 0).all()
@@ -436,7 +441,8 @@ def test_every_factor_of_the_model_has_its_draws(name):
 
 
 def test_the_stored_posteriors_are_small_enough_to_ship():
-    assert sum(path.stat().st_size for path in (ROOT / "posteriors").iterdir()) <= 12e6
+    files = [path for path in (ROOT / "posteriors").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 12e6
 
 
 @with_rows
@@ -464,6 +470,51 @@ def test_every_factor_has_its_prior_in_the_record(name):
         assert sd > 0
         width = np.log(high / low) if factor["link"] == "log" else high - low
         assert 2.5 < width / sd < 4.5  # 3.29 for a normal
+
+
+# --- assemblies ------------------------------------------------------------------------------
+
+LAW_OF_PART = {
+    "gemm": "gemm_time",
+    "attention_prefill": "prefill_time",
+    "attention_decode": "decode_time",
+    "light": "light_time",
+    "allreduce": "allreduce_time",
+    "host": "host_time",
+}
+every_assembly = pytest.mark.parametrize("name", DATABASE.assemblies())
+
+
+@every_assembly
+def test_every_assembly_has_a_stored_posterior_of_the_right_law_for_each_part(name):
+    card = DATABASE.assembly(name)
+    path = ROOT / "posteriors" / "assemblies" / f"{name}.json"
+    assert asdict(card) == json.loads(path.read_text())
+    assert card.name == name
+    assert is_name(name)
+    assert card.title
+    assert card.description
+    assert set(card.parts) == set(PARTS) == set(LAW_OF_PART)
+    assert set(card.parts.values()) <= set(DATABASE.posteriors())
+    records = {part: DATABASE.posterior(p) for part, p in card.parts.items()}
+    assert len({record.dtype for record in records.values()}) == 1
+    for part, record in records.items():
+        assert DATABASE.model(record.model).law == LAW_OF_PART[part]
+
+
+@every_assembly
+def test_the_parts_of_an_assembly_pair_draw_by_draw(name):
+    parts = {part: DATABASE.draws(p) for part, p in DATABASE.assembly(name).parts.items()}
+    together = aligned(parts)
+    fewest = min(part.sizes["draw"] for part in parts.values())
+    assert {part.sizes["draw"] for part in together.values()} == {fewest}
+    assert len({part.sizes["chain"] for part in together.values()}) == 1
+    assert fewest * together["gemm"].sizes["chain"] >= 1000
+
+
+def test_an_assembly_bears_no_name_of_another_record():
+    kinds = (DATABASE.skus, DATABASE.llms, DATABASE.models, DATABASE.data, DATABASE.posteriors)
+    assert not {name for kind in kinds for name in kind()} & set(DATABASE.assemblies())
 
 
 # --- licences --------------------------------------------------------------------------------

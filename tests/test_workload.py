@@ -17,6 +17,7 @@ from m2bayes.errors import UnknownNameError, WorkloadError
 from m2bayes.llm import LLM, llm_from_config
 from m2bayes.workload import (
     DTYPE_BYTES,
+    Attention,
     Kernel,
     Step,
     gemm_cells,
@@ -153,9 +154,69 @@ def test_other_kinds_give_their_own_example():
     assert "at least 0; give" in refusal(parse_workload, "prefill:tokens=1,context=-1")
 
 
-def test_attention_kernels_are_known_and_refused():
-    message = refusal(parse_workload, "attention:phase=decode,batch=64,context=2048,heads=32")
-    assert "attention kernels are not modelled yet" in message
+ATTENTION = "; give for instance attention:phase=decode,batch=64,context=2048,heads=32,kv_heads=8"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "attention:phase=decode,batch=64,context=2048,heads=32,kv_heads=8",
+        "attention:phase=decode,batch=1,context=16,heads=32,kv_heads=32,head_dim=64",
+        "attention:phase=prefill,batch=1,tokens=4096,context=512,heads=32,kv_heads=8",
+        "attention:phase=prefill,batch=4,tokens=4096,heads=71,kv_heads=1,head_dim=64",
+    ],
+)
+def test_an_attention_kernel_is_read_and_written_back(spec):
+    kernel = parse_workload(spec)
+    assert isinstance(kernel, Attention)
+    given = dict(entry.split("=") for entry in spec.partition(":")[2].split(","))
+    assert kernel.phase == given.pop("phase")
+    for key in ("batch", "context", "tokens", "heads", "kv_heads", "head_dim"):
+        assert getattr(kernel, key) == int(given.get(key, 0))
+    assert parse_workload(kernel.label) == kernel
+
+
+def test_the_order_of_an_attention_kernels_keys_does_not_matter():
+    spec = "attention: kv_heads=8, heads=32, context=2048, batch=64, phase=decode"
+    label = "attention:phase=decode,batch=64,context=2048,heads=32,kv_heads=8"
+    assert parse_workload(spec).label == label
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("", "expected key=number, got ''"),
+        ("phase=decode", "batch is missing"),
+        ("batch=1,context=1,heads=1,kv_heads=1", "phase must be one of decode, prefill"),
+        ("phase=mixed,batch=1,context=1,heads=1,kv_heads=1", "phase must be one of"),
+        ("phase=64,batch=1,context=1,heads=1,kv_heads=1", "phase must be one of"),
+        ("phase=decode,batch=64,context=2048,heads=32", "kv_heads is missing"),
+        ("phase=decode,batch=64,heads=32,kv_heads=8", "context is missing"),
+        ("phase=prefill,batch=64,heads=32,kv_heads=8", "tokens is missing"),
+        ("phase=decode,batch=1,tokens=1,context=1,heads=1,kv_heads=1", "unknown key 'tokens'"),
+        ("phase=decode,batch=0,context=1,heads=1,kv_heads=1", "batch must be a whole number"),
+        ("phase=decode,batch=1,context=1,heads=1,kv_heads=0", "kv_heads must be a whole number"),
+        ("phase=decode,batch=1,context=1,heads=100001,kv_heads=1", "heads must be at most 100,000"),
+        ("phase=decode,batch=1,context=1,heads=12,kv_heads=8", "kv_heads=8 does not divide heads"),
+        ("phase=decode,batch=1,context=1,heads=4,kv_heads=8", "kv_heads=8 does not divide heads"),
+        ("phase=decode,phase=decode,batch=1,context=1", "phase is given twice"),
+    ],
+)
+def test_a_malformed_attention_kernel_says_what_is_wrong(body, what):
+    message = refusal(parse_workload, f"attention:{body}")
+    assert what in message
+    assert message.endswith(ATTENTION)
+
+
+def test_attention_kernels_made_by_hand_are_checked_too():
+    sizes = {"batch": 1, "heads": 8, "kv_heads": 8}
+    assert "context is missing" in refusal(Attention, "decode", **sizes)
+    assert "unknown key 'tokens'" in refusal(Attention, "decode", **sizes, context=1, tokens=1)
+    assert "phase must be one of" in refusal(Attention, "encode", **sizes, context=1)
+    assert "batch must be a" in refusal(Attention, "decode", **sizes | {"batch": 1.0}, context=1)
+    assert "kv_heads=3 does not" in refusal(
+        Attention, "decode", **sizes | {"kv_heads": 3}, context=1
+    )
 
 
 def test_workloads_made_by_hand_are_checked_too():
@@ -169,6 +230,15 @@ def test_workloads_made_by_hand_are_checked_too():
 
 
 # --- files of them
+
+
+def test_attention_kernels_are_read_from_files_too():
+    expected = Attention("decode", batch=64, context=2048, heads=32, kv_heads=8)
+    rows = "kind,phase,batch,context,heads,kv_heads,tokens\nattention,decode,64,2048,32,8,\n"
+    assert read_csv(rows) == [expected]
+    table = {"kind": "attention", "phase": "decode", "batch": 64, "context": 2048}
+    table |= {"heads": 32, "kv_heads": 8}
+    assert read_workload_toml({"workload": [table]}, "loads.toml") == [expected]
 
 
 def test_a_csv_is_read_in_order_and_empty_cells_are_absent():
@@ -188,7 +258,7 @@ def test_a_csv_is_read_in_order_and_empty_cells_are_absent():
         (",64,2048,,,,,\n", "line 2: a kind is missing"),
         ("decod,64,2048,,,,,\n", "line 2: unknown workload kind 'decod'"),
         ("decode,64,2048,,,,,,7\n", "line 2: more cells than the header has columns"),
-        ("attention,64,2048,,,,,\n", "line 2: attention kernels are not modelled yet"),
+        ("attention,64,2048,,,,,\n", "line 2: phase must be one of decode, prefill"),
     ],
 )
 def test_a_bad_row_of_a_csv_is_named_by_its_line(rows, what):

@@ -48,8 +48,8 @@ SUFFIXES = {"fit": "", "dense": "_dense", "test": "_test"}
 COUNTS = {  # operation -> kind of kernel
     "prefill": {"any": Counts((45, 45), (230, 70), 180)},
     "decode": {
-        "multi-head": Counts((30, 30), (100, 30), 70),
-        "grouped": Counts((38, 37), (130, 40), 110),
+        "multi-head": Counts((15, 15), (115, 45), 70),
+        "grouped": Counts((20, 20), (148, 57), 110),
     },
 }
 SHORTEST = 16  # of a prefill, tokens

@@ -26,7 +26,9 @@ NAMES = (
     "power",
 )
 POSTERIOR, BASELINE = "gemm_bf16-hier_gemm", "gemm_bf16-const_ceiling"
-LIGHT = "vidur_a100_light-hier_light"
+PREFILL = "attention_prefill_bf16-hier_attention_prefill"
+DECODE = "attention_decode_bf16-hier_attention_decode"
+LIGHT, ASSEMBLY = "vidur_a100_light-hier_light", "step_bf16"
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,10 @@ class Setting:
     tell: Callable[[str], None] = lambda text: None
     posterior: str = POSTERIOR
     baseline: str = BASELINE
-    prefill: str = "attention_prefill_bf16-hier_attention_prefill"
-    decode: str = "attention_decode_bf16-hier_attention_decode"
+    prefill: str = PREFILL
+    decode: str = DECODE
     light: str = LIGHT
-    assembly: str = "step_bf16"
+    assembly: str = ASSEMBLY
     seed: int = 0
 
 
