@@ -14,8 +14,8 @@ FORMATS = {  # of import: what the files are
     "distserve-host": "DistServe's profiler-….vllm.json: steps that the host bounds",
 }
 SUITES = (
-    "gemm-cells, gemm-transfer, clock, eta, ranking, flips, fresh, knee, attention, light, served, "
-    "distserve, power"
+    "gemm-cells, gemm-transfer, clock, eta, ranking, flips, fresh, knee, attention, "
+    "attention-transfer, light, served, distserve, power"
 )
 KINDS = ("skus", "llms", "models", "data", "posteriors")
 WORKLOAD_HELP = (

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from m2bayes import cli, errors, options, suites
+from m2bayes import cli, errors, options, question, suites
 from m2bayes.database import Database
 from m2bayes.errors import DatasheetError
 
@@ -130,8 +130,7 @@ def test_a_bad_selection_is_refused(command, changes, complaint):
     [
         ("--backend", "TRTLM", "unknown backend 'TRTLM'; did you mean trtllm?"),
         ("--metric", "gem_time", "unknown metric 'gem_time'; did you mean gemm_time"),
-        ("--metric", "step_time", "metric step_time needs more than GEMM times"),
-        ("--metric", "tokens_per_second", "use gemm_time"),
+        ("--metric", "cost_per_million_tokens", "is planned; use step_time, gemm_time"),
         ("--backend", "tensorrt", "unknown backend 'tensorrt'; known: any, sglang, trtllm, vllm"),
         ("--regime", "lab", "invalid choice: 'lab' (choose from 'served', 'benchmark')"),
         ("--posterior", "gemm_bf16-hier", "did you mean gemm_bf16-hier_gemm"),
@@ -167,6 +166,14 @@ def test_a_bad_option_is_refused(option, value, complaint):
     assert complaint in refusal(asked("rank", option, value))
 
 
+@pytest.mark.parametrize("metric", ["step_time", "tokens_per_second"])
+def test_a_metric_that_the_posterior_does_not_predict_is_refused(metric):
+    posterior = ("--posterior", options.GEMM_POSTERIOR)
+    message = refusal(asked("rank", "--metric", metric, *posterior))
+    assert f"metric {metric} needs more than GEMM times" in message
+    assert "use gemm_time" in message
+
+
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
@@ -182,8 +189,9 @@ def test_a_bad_option_is_refused(option, value, complaint):
         ("decode:batch=1,context=1,batch=2", "batch is given twice"),
         ("decode:batch=1,contexts=1", "unknown key 'contexts'; did you mean context?"),
         ("dekode:batch=1,context=1", "unknown workload kind 'dekode'; did you mean decode?"),
-        ("attention:phase=decode", "attention kernels are not modelled yet"),
-        ("gemm:m=64,n=6144,k=4096", "gemm: workloads name a kernel, not a step; leave --llm out"),
+        ("attention:phase=decode", "batch is missing"),
+        ("attention:heads=8", "phase must be one of decode, prefill"),
+        ("gemm:m=64,n=6144,k=4096", "gemm: workloads name a kernel; leave --llm out"),
         ("decode:batch=1,context=131072", "a sequence of 131073 tokens exceeds the 131072 tokens"),
         ("prefill:tokens=200000", "a sequence of 200000 tokens exceeds the 131072 tokens"),
         ("nothing.csv", "nothing.csv: no such file"),
@@ -231,6 +239,10 @@ def test_the_number_of_new_runs_is_limited(noise):
         ("--seed", "-1", "--seed -1: give 0 to 4294967295"),
         ("--target-accept", "1", "--target-accept 1.0: give 0.5 to 0.999"),
         ("--target-accept", "nan", "--target-accept: 'nan' is not a finite number"),
+        ("--keep", "0", "--keep 0: give 100 to 1000"),
+        ("--keep", "99", "--keep 99: give 100 to 1000"),
+        ("--keep", "1001", "--keep 1001: give 100 to 1000"),
+        ("--keep", "half", "--keep: 'half' is not a whole number"),
     ],
 )
 def test_a_bad_setting_of_a_fit_is_refused_before_anything_is_done(
@@ -255,7 +267,7 @@ def test_results_that_could_not_be_written_are_not_begun(tmp_path, argv):
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        (("fit", "--model", "hier_gem", "--data", "gemm_bf16"), "hier_gemm?"),
+        (("fit", "--model", "hier_gem", "--data", "gemm_bf16"), "did you mean hier_gemm"),
         (("fit", "--model", "const_ceiling", "--data", "gem_bf16"), "gemm_bf16"),
         (("evaluate", "gemm-cell"), "did you mean gemm-cells?"),
         (("evaluate", "eta", "eta"), "suite eta is given twice; name each once"),
@@ -310,7 +322,10 @@ def test_a_command_that_is_none_or_incomplete_is_refused(argv):
         (("check", "gemm_bf16-hier"), "did you mean gemm_bf16-hier_gemm"),
         (("evaluate", "gemm-cell"), "unknown suite 'gemm-cell'; did you mean gemm-cells?"),
         (("lint", "nothing.json"), "nothing.json: no such file"),
-        (("fit", "--model", "hier_gem", "--data", "gemm_bf16", "--out", "."), "hier_gemm?"),
+        (
+            ("fit", "--model", "hier_gem", "--data", "gemm_bf16", "--out", "."),
+            "did you mean hier_gemm",
+        ),
         (("fit", "--model", "hier_gemm", "--data", "gem_bf16", "--out", "."), "gemm_bf16"),
     ],
 )
@@ -490,7 +505,7 @@ def test_nothing_fits_is_exit_code_three(command, form):
 def test_a_sku_that_cannot_hold_the_llm_is_shown_with_the_reason():
     """llama-3.1-70b weighs 141 GB: an A100 has 80, a B200 180."""
     big = {
-        "llm": ("--llm", "llama-3.1-70b"),
+        "llm": ("--llm", "llama-3.1-70b", "--metric", "gemm_time"),
         "sku": ("--sku", "a100", "b200"),
         "workload": ("--workload", "decode:batch=1,context=16"),
     }
@@ -884,7 +899,7 @@ NAMES = {
     "llms": DATABASE.llms,
     "models": DATABASE.models,
     "data": DATABASE.data,
-    "posteriors": DATABASE.posteriors,
+    "posteriors": lambda: DATABASE.posteriors() + DATABASE.assemblies(),
 }
 
 
@@ -974,7 +989,33 @@ def test_the_installed_program_answers_and_refuses(tmp_path):
 def test_help_describes_every_command():
     done = process("--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert all(name in done.stdout for name in ("rank", "predict", "fit", "check", "evaluate"))
+    commands = ("rank", "predict", "import", "fit", "check", "evaluate", "lint", "list", "show")
+    assert all(name in done.stdout for name in commands)
+
+
+@pytest.mark.parametrize("command", ["rank", "predict"])
+def test_help_of_a_question_names_its_options_and_every_metric(command):
+    code, out, err = run(command, "--help")
+    assert (code, err) == (0, "")
+    for option in ("--eager", "--calibrate FILE.csv", "--power-limit SKU=W", "--posterior NAME"):
+        assert option in out
+    for metric in question.METRICS:
+        assert metric in out
+    for kind in ("decode:", "prefill:", "mixed:", "gemm:", "attention:"):
+        assert kind in out
+    assert f"default: {options.POSTERIOR}" in " ".join(out.split())
+
+
+def test_help_of_fit_and_import_names_what_they_take():
+    assert "--keep N" in run("fit", "--help")[1]
+    code, out, _ = run("import", "--help")
+    assert code == 0
+    assert all(name in out for name in options.FORMATS)
+
+
+def test_defaults_that_the_options_name_are_in_the_database():
+    assert options.POSTERIOR in DATABASE.assemblies()
+    assert options.GEMM_POSTERIOR == DATABASE.assembly(options.POSTERIOR).parts["gemm"]
 
 
 def test_help_of_evaluate_names_the_suites_and_how_long_they_take():

@@ -730,6 +730,19 @@ def test_a_step_that_fits_nowhere_is_exit_code_three():
     assert "does not fit" in refusal(outcome, code=3)
 
 
+def test_a_card_that_cannot_hold_the_llm_has_no_operator_times():
+    question = {"llm": ("--llm", "llama-3.1-70b"), "sku": ("--sku", "a100", "b200")}
+    found = by_sku(answered("predict", "decode:batch=1,context=16", "--by", "op", **question))
+    small, large = found["A100-80GB-SXM"], found["B200-180GB-SXM"]
+    assert "does not fit: weights and KV cache need 141.1 GB a GPU" in small["reason"]
+    assert small["median"] is None
+    assert {op["median"] for op in small["ops"]} == {None}
+    assert all(op["median"] > 0 for op in large["ops"])
+    (entry,) = answered("rank", "decode:batch=1,context=16", **question)["results"]
+    assert entry["choice"] == "B200-180GB-SXM"
+    assert entry["pairs"] == []
+
+
 # --- attention kernels -----------------------------------------------------------------------
 
 ATTENTION = {

@@ -204,22 +204,30 @@ def flips() -> str:
 
 def attention() -> str:
     """Errors of both attention laws by SKU, means over its backends."""
-    found, rows = results("attention"), []
-    cards = dict.fromkeys(unit.split("/")[0] for unit in found["prefill"]["cells"])
-    for card in cards:
-        row = [card]
+    cells, held = results("attention"), left_out()
+    rows = []
+    for card in dict.fromkeys(unit.split("/")[0] for unit in cells["prefill"]):
+        if card == "pooled":
+            continue
+        row = ["mean over GPU and backend" if card == "mean" else card]
         for phase in ("prefill", "decode"):
-            for part in ("cells", "left out"):
-                held = found[phase][part]
-                units = [unit for unit in held if unit.split("/")[0] == card]
-                row.append(percent(weighted(held, units, "mape")))
+            for part in (cells[phase], held.get(phase)):
+                if part is None:
+                    row.append("")
+                    continue
+                units = [unit for unit in part if unit.split("/")[0] == card]
+                row.append(percent(weighted(part, units, "mape")))
         rows.append(row)
     head = ["GPU", "prefill, unseen cells", "prefill, SKU left out"]
-    head += ["decode, unseen cells", "decode, SKU left out"]
-    names = {"mean": "mean over GPU and backend"}
-    return table(
-        head, [[names.get(row[0], row[0]), *row[1:]] for row in rows if row[0] != "pooled"]
-    )
+    return table([*head, "decode, unseen cells", "decode, SKU left out"], rows)
+
+
+def left_out() -> dict:
+    """Scores of each phase with a SKU left out, of those phases that were judged."""
+    file = ROOT / "data" / "evaluations" / "attention-transfer.json"
+    if not file.is_file():
+        return {}
+    return {phase: held["left out"] for phase, held in results("attention-transfer").items()}
 
 
 def weighted(held: dict, units: list[str], key: str) -> float:
@@ -236,23 +244,21 @@ def weighted(held: dict, units: list[str], key: str) -> float:
 
 def attention_scores() -> str:
     """Scores of both attention laws and rivals."""
-    found, rows = results("attention"), []
-    for phase in ("prefill", "decode"):
-        for part in ("cells", "left out"):
-            row = found[phase][part]
-            kinds = {"cells": "unseen cells", "left out": "SKU left out"}
-            mean, pooled = row["mean"], row["pooled"]
-            rows.append(
-                [
-                    f"{phase}, {kinds[part]}",
-                    *(percent(mean[k]) for k in ("mape", "median_ape")),
-                    *(percent(pooled[k]) for k in ("coverage_50", "coverage_90")),
-                ]
-            )
-        for rival, row in found[phase]["rivals"].items():
-            mean = row["mean"]
-            name = f"{phase}, SKU left out, {rival}"
-            rows.append([name, *(percent(mean[k]) for k in ("mape", "median_ape")), "", ""])
+    rows = []
+
+    def add(name: str, held: dict) -> None:
+        mean, pooled = held["mean"], held["pooled"]
+        errors = [percent(mean[k]) for k in ("mape", "median_ape")]
+        rows.append([name, *errors, *(percent(pooled[k]) for k in ("coverage_50", "coverage_90"))])
+
+    for phase, held in results("attention").items():
+        add(f"{phase}, unseen cells", held)
+    if left_out():
+        for phase, held in results("attention-transfer").items():
+            add(f"{phase}, SKU left out", held["left out"])
+            for rival, row in held["rivals"].items():
+                errors = [percent(row["mean"][k]) for k in ("mape", "median_ape")]
+                rows.append([f"{phase}, SKU left out, {rival}", *errors, "", ""])
     return table(["law, cells", "MAPE", "median APE", "in 50 %, pooled", "in 90 %, pooled"], rows)
 
 

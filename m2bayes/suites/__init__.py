@@ -20,6 +20,7 @@ NAMES = (
     "fresh",
     "knee",
     "attention",
+    "attention-transfer",
     "light",
     "served",
     "distserve",

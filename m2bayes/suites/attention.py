@@ -1,4 +1,4 @@
-"""Attention kernels: unseen cells of measured SKUs, and SKUs left out of everything."""
+"""Attention kernels: unseen cells of measured SKUs, given the backend."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from m2bayes.evaluate import averaged, by_build, cell_times, median_of_builds, of_sku, scores
-from m2bayes.kernels import card_of
-from m2bayes.leaveout import LeftOut, not_measured
+from m2bayes.evaluate import by_build, cell_times, median_of_builds, of_sku, scores
+from m2bayes.inputs import Inputs
+from m2bayes.leaveout import not_measured
 from m2bayes.measurements import checked, runs_by_cell
 
 if TYPE_CHECKING:
@@ -18,79 +18,51 @@ if TYPE_CHECKING:
 
 DATA = ("attention_prefill_bf16_test", "attention_decode_bf16_test")
 JUDGED = ("prefill", "decode")  # fields of the setting
+SIZES = ("batch", "length", "heads", "kv_heads")
 
 
 def run(setting: Setting) -> dict[str, Any]:
-    """Score both posteriors on unseen cells, and again without each SKU.
+    """Score both posteriors on cells that nothing was fitted to.
 
     Returns
     -------
     dict
-        ``prefill``, ``decode``: ``cells`` and ``left out``, each by SKU and backend, with the
-        ``mean`` over them and the ``pooled`` coverage over cells; ``rivals`` on the same cells
-        with the SKU left out; scores as in `m2bayes.evaluate.scores` [1].
+        ``prefill``, ``decode``: by SKU, backend and kernel, with the ``mean`` over SKU and backend
+        and the ``pooled`` one over cells; scores as in `m2bayes.evaluate.scores` [1].
     """
-    return {
-        phase: _phase(setting, getattr(setting, phase), table)
-        for phase, table in zip(JUDGED, DATA, strict=True)
-    }
-
-
-def _phase(setting: Setting, name: str, table: str) -> dict[str, Any]:
-    """Scores of one posterior."""
-    database = setting.database
-    left = LeftOut(database, name, tell=setting.tell)
-    inputs = left.inputs
-    rows = checked(database.table(table), origin=table, law=inputs.law)
-    test = runs_by_cell(rows, skus=inputs.skus, law=inputs.law)
-    out: dict[str, Any] = {
-        "cells": _judged(setting, database.draws(name), test, inputs.datasheets, inputs.skus)
-    }
-    held: dict[str, Any] = {}
-    rivals: dict[str, dict[str, Any]] = {name: {} for name in RIVALS}
-    for card in dict.fromkeys(card_of(unit) for unit in inputs.skus):
-        units = [unit for unit in inputs.skus if card_of(unit) == card]
-        draws = left.fit([card])
-        held |= _judged(setting, draws, test, inputs.datasheets, units, averages=False)
-        train = inputs.without([card]).cells()
-        for unit in units:
-            own = of_sku(test, unit)
-            observed = median_of_builds(by_build(own)).values
-            for rival, predict in RIVALS.items():
-                guess = predict(inputs.law, train, own, inputs.datasheets)
-                error = np.abs(guess / observed - 1)
-                rivals[rival][unit] = {
-                    "mape": float(error.mean()),
-                    "median_ape": float(np.median(error)),
-                }
-    out["left out"] = _averages(held)
-    out["rivals"] = {rival: {"mean": averaged(by_unit)} for rival, by_unit in rivals.items()}
+    out = {}
+    for phase, table in zip(JUDGED, DATA, strict=True):
+        name = getattr(setting, phase)
+        inputs = Inputs.recorded(setting.database, setting.database.posterior(name))
+        test = unseen_cells(setting, inputs, table)
+        draws = setting.database.draws(name)
+        out[phase] = averages(judged(setting, draws, test, inputs.datasheets, inputs.skus))
     return out
 
 
-def _judged(  # noqa: PLR0917
-    setting: Setting,
-    draws: xr.Dataset,
-    test: xr.Dataset,
-    sheets: xr.Dataset,
-    units: list[str],
-    averages: bool = True,
+def unseen_cells(setting: Setting, inputs: Inputs, table: str) -> xr.Dataset:
+    """Test cells of every unit, dims (cell, run)."""
+    rows = checked(setting.database.table(table), origin=table, law=inputs.law)
+    return runs_by_cell(rows, skus=inputs.skus, law=inputs.law)
+
+
+def judged(
+    setting: Setting, draws: xr.Dataset, test: xr.Dataset, sheets: xr.Dataset, units: list[str]
 ) -> dict[str, Any]:
-    """Scores of each unit on its test cells, none of them measured."""
-    sizes = [str(v) for v in ("batch", "length", "heads", "kv_heads")]
+    """Scores of each unit on its test cells, as if none of them was measured [1]."""
     out: dict[str, Any] = {}
     for unit in units:
         setting.tell(f"scoring {unit}")
         own = of_sku(test, unit)
-        shapes = np.stack([own[v].values for v in sizes], axis=1)
+        shapes = np.stack([own[v].values for v in SIZES], axis=1)
         blind = not_measured(draws, shapes)
         times = cell_times(blind, own, sheets, seed=setting.seed).drop_vars("sku", errors="ignore")
         observed = median_of_builds(by_build(own)).drop_vars("sku", errors="ignore")
         out[unit] = scores(times, observed) | {"n": float(own.sizes["cell"])}
-    return _averages(out) if averages else out
+    return out
 
 
-def _averages(by_unit: dict[str, Any]) -> dict[str, Any]:
+def averages(by_unit: dict[str, Any]) -> dict[str, Any]:
     """Add the mean over SKU and backend, and the coverage over all cells.
 
     A SKU and backend counts once, whatever number of kernels the backend has for it.
@@ -104,40 +76,3 @@ def _averages(by_unit: dict[str, Any]) -> dict[str, Any]:
         "mean": {str(k): float(v) for k, v in by_pair.mean().items()},
         "pooled": {str(k): float(v) for k, v in pooled.items()},
     }
-
-
-def _roofline(law: Any, train: xr.Dataset, own: xr.Dataset, sheets: xr.Dataset) -> np.ndarray:
-    """Datasheet roofline [s], dims (cell,)."""
-    del law, train
-    sheet = sheets.sel(sku=own["sku"]).drop_vars("sku")
-    batch, length, heads, kv_heads, width = (
-        own[v].astype(float).drop_vars("sku")
-        for v in ("batch", "length", "heads", "kv_heads", "head_dim")
-    )
-    prompt = "context" in own
-    pairs = length**2 / 2 if prompt else length
-    queries = length if prompt else 1.0
-    flops = 4 * batch * heads * width * pairs
-    traffic = 2 * 2 * width * batch * (queries * heads + length * kv_heads)
-    return np.asarray(
-        np.maximum(flops / sheet["peak_flop_rate"], traffic / sheet["peak_bandwidth"])
-    )
-
-
-def _floor_and_share(
-    law: Any, train: xr.Dataset, own: xr.Dataset, sheets: xr.Dataset
-) -> np.ndarray:
-    """A floor and the roofline over one share, fitted to the family's other cards, or all, [s]."""
-    family = sheets["architecture"]
-    of_train = family.sel(sku=train["sku"]).values
-    mine = str(family.sel(sku=str(own["sku"].values[0])).item())
-    at = np.flatnonzero(of_train == mine)
-    rows = train.isel(cell=at) if len(at) else train
-    x, y = _roofline(law, train, rows, sheets), np.nanmedian(rows["op_time"].values, axis=1)
-    weight = 1 / y
-    design = np.stack([np.ones_like(x), x], axis=1) * weight[:, None]
-    floor, share = np.linalg.lstsq(design, y * weight, rcond=None)[0]
-    return np.maximum(floor + share * _roofline(law, train, own, sheets), 1e-7)
-
-
-RIVALS = {"datasheet roofline": _roofline, "floor and one share": _floor_and_share}
