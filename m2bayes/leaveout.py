@@ -100,11 +100,11 @@ class LeftOut:
         import nutpie
 
         from m2bayes.hierarchy import Frame
-        from m2bayes.posterior import kept
+        from m2bayes.posterior import compiled_model, kept
 
         if not hasattr(self, "compiled"):
             model = self.inputs.build(self.database.builder(self.record.model))
-            self.compiled = nutpie.compile_pymc_model(model)
+            self.compiled = compiled_model(model, jitter=self.inputs.law.variant is None)
         frame, whole = (
             Frame(i.cells(), i.datasheets, i.readings(), law=i.law) for i in (inputs, self.inputs)
         )

@@ -21,6 +21,7 @@ KINDS = ("skus", "llms", "models", "data", "posteriors")
 WORKLOAD_HELP = (
     "decode:batch=64,context=2048 · prefill:tokens=4096[,context=0] · "
     "mixed:prefill=512,batch=64,context=2048 · gemm:m=64,n=6144,k=4096 (no --llm) · "
+    "attention:phase=decode,batch=64,context=2048,heads=32,kv_heads=8 (no --llm) · "
     "or a .csv/.toml file of them"
 )
 
@@ -192,7 +193,8 @@ def _question(command: argparse.ArgumentParser) -> None:
     add(
         "--metric",
         help="step_time (default), gemm_time (the four projections of all layers, and the default "
-        "of kernels and of --regime benchmark), tpot, ttft (idle server), tokens_per_second",
+        "of gemm: and of --regime benchmark), attention_time (default of attention:), tpot, ttft "
+        "(idle server), tokens_per_second",
     )
     add("--tp", type=whole, default=1, metavar="N", help="GPUs that share the LLM (default 1)")
     add("--dtype", default="bf16", help="of weights and activations (default bf16)")

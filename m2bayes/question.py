@@ -300,24 +300,19 @@ def extrapolates(question: Question, steps: Sequence[Workload]) -> list[str]:
     and its time is that of reading its weights.
     """
     if question.metric == "attention_time":
-        cells = attention_cells(steps)
-        return [_beyond(question.parts[question.phase], cells.sel(workload=s.label)) for s in steps]
+        return _beyond(question.parts[question.phase], attention_cells(steps))
     if not question.whole or question.llm is None:
-        cells = gemm_cells(question.llm, steps, tp=question.tp)
-        return [_beyond(question.posterior, cells.sel(workload=s.label)) for s in steps]
-    by_part = operators(question.llm, [s for s in steps if isinstance(s, Step)], tp=question.tp)
-    out = []
-    for step in steps:
-        found = []
-        for part in ("gemm", "attention_prefill", "attention_decode", "allreduce"):
-            posterior = question.posterior if part == "gemm" else question.parts[part]
-            own = by_part[part].sel(workload=step.label)
-            own = own.isel(op=own["op"].values != HEAD)
-            found.append(_beyond(posterior, own.isel(op=np.flatnonzero(own["calls"] > 0))))
-        if isinstance(step, Step) and step.kind == "mixed":
-            found.append("nobody measured a step that mixes prompts and decoding")
-        out.append("; ".join(reason for reason in found if reason))
-    return out
+        return _beyond(question.posterior, gemm_cells(question.llm, steps, tp=question.tp))
+    whole = [step for step in steps if isinstance(step, Step)]
+    cells = operators(question.llm, whole, tp=question.tp)
+    columns = []
+    for part in ("gemm", "attention_prefill", "attention_decode", "allreduce"):
+        posterior = question.posterior if part == "gemm" else question.parts[part]
+        own = cells[part].isel(op=cells[part]["op"].values != HEAD)
+        columns.append(_beyond(posterior, own))
+    mixed = "nobody measured a step that mixes prompts and decoding"
+    columns.append([mixed if step.kind == "mixed" else "" for step in whole])
+    return ["; ".join(filter(None, reasons)) for reasons in zip(*columns, strict=True)]
 
 
 def rests_on(question: Question) -> xr.DataArray:
@@ -347,14 +342,16 @@ def rests_on(question: Question) -> xr.DataArray:
     return rests.copy(data=[BASES[i] for i in worst])
 
 
-def _beyond(posterior: xr.Dataset, cells: xr.Dataset) -> str:
-    """Which sizes lie outside the range that a posterior was fitted on; empty when none does."""
+def _beyond(posterior: xr.Dataset, cells: xr.Dataset) -> list[str]:
+    """Which sizes of each workload lie outside the fitted range; empty where none does."""
     domain, law = json.loads(posterior.attrs["domain"]), law_of(posterior)
-    beyond = []
+    runs = cells["calls"].transpose("workload", "op").values > 0
+    beyond: list[list[str]] = [[] for _ in runs]
     for name in (*law.sizes, *law.given):
         low, high = domain[name]
-        size = cells[name].values
-        wrong = size[(size < low) | (size > high)]
-        if wrong.size:
-            beyond.append(f"{name} = {wrong[0]:.0f} is outside the fitted {low} to {high}")
-    return "; ".join(beyond)
+        size = cells[name].transpose("workload", "op").values
+        wrong = runs & ((size < low) | (size > high))
+        for i in np.flatnonzero(wrong.any(axis=1)):
+            first = size[i, wrong[i].argmax()]
+            beyond[i].append(f"{name} = {first:.0f} is outside the fitted {low} to {high}")
+    return ["; ".join(reasons) for reasons in beyond]

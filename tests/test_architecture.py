@@ -49,6 +49,7 @@ LAYERS = [
         "suites.power",
         "suites.knee",
         "suites.light",
+        "suites.attention_transfer",
     },
     {"suites.served"},
     {"suites.distserve"},

@@ -1015,7 +1015,7 @@ def test_help_of_fit_and_import_names_what_they_take():
 
 def test_defaults_that_the_options_name_are_in_the_database():
     assert options.POSTERIOR in DATABASE.assemblies()
-    assert options.GEMM_POSTERIOR == DATABASE.assembly(options.POSTERIOR).parts["gemm"]
+    assert DATABASE.assembly(options.POSTERIOR).parts["gemm"] == options.GEMM_POSTERIOR
 
 
 def test_help_of_evaluate_names_the_suites_and_how_long_they_take():

@@ -85,7 +85,7 @@ def divides(llm, tp):
 
 SHARED = [
     (llm, tp)
-    for llm in ("llama-3.1-8b", "llama-3.1-70b", "llama-3.2-3b", "qwen3-32b", "opt-13b", "phi-2")
+    for llm in ("llama-3.1-8b", "llama-3.1-70b", "llama-3.2-3b", "qwen3-32b")
     for tp in (1, 2, 4, 8)
     if divides(llm, tp)
 ]
