@@ -42,15 +42,11 @@ def build(data, datasheets):
                 sku=0.02,
                 centred=("sku",),
             ),
-            # a step that nothing overlaps takes about as long as one that shares its SM
-            "chain_ratio": frame.pooled(
-                "log_chain_ratio", (0.0, 0.4), architecture=0.4, centred=KERNEL
-            ),
             "combine_time": frame.pooled(
                 "log_combine_time", (np.log(2.6e-6), 0.7), architecture=0.7, centred=KERNEL
             ),
             "most_splits": frame.pooled(
-                "log_most_splits", (np.log(22), 0.7), architecture=0.6, centred=KERNEL
+                "log_most_splits", (np.log(22), 0.4), architecture=0.3, centred=KERNEL
             ),
             "group_cost": frame.pooled(
                 "log_group_cost", (np.log(0.08), 0.8), architecture=0.5, centred=KERNEL

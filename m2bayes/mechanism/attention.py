@@ -235,8 +235,7 @@ def decode_branches(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> tup
     memory = terms["cold"] * terms["hbm_time"] / factors["eta_memory"]
     # one block's share of the context: that of the SMs left to it, or of the most splits
     share = smooth_maximum(1 / terms["splits"], 1 / factors["most_splits"], SPLIT_SHARPNESS)
-    step = factors["step_cost"] * factors["chain_ratio"]
-    chain = step * terms["steps"] * share / terms["clock"]
+    chain = factors["step_cost"] * terms["steps"] * share / terms["clock"]
     return issue, memory, chain
 
 
@@ -247,7 +246,7 @@ def decode_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
         t &= t_0 + t_{comb} + (t_{sm}^p + t_{hbm}^p + t_{chain}^p)^{1/p} \\
         t_{sm} &= r\,(c_f + c_t n)(1 + g G/16)/f, \quad
         t_{hbm} = (1 - h)\,B/(BW\,\eta), \quad
-        t_{chain} = \kappa c_t n\,\lVert 1/\min(1/r, n), 1/s_{max} \rVert_3 / f
+        t_{chain} = c_t n\,\lVert 1/\min(1/r, n), 1/s_{max} \rVert_3 / f
 
     ``r`` blocks of threads an SM, one for each sequence and KV head; ``n`` steps of 128 tokens;
     :math:`t_{chain}` is the context-length term of a sequence that is split over at most
@@ -260,8 +259,7 @@ def decode_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
         From `decode_terms`.
     factors : mapping
         ``launch_time`` of a lone kernel in a graph, ``kernel_latency`` inside a step,
-        ``combine_time`` [s], ``block_cost``, ``step_cost`` [clock], ``chain_ratio``,
-        ``group_cost``, ``eta_memory``, ``most_splits``, ``knee``
+        ``combine_time`` [s], ``block_cost``, ``step_cost`` [clock], ``group_cost``, ``eta_memory``, ``most_splits``, ``knee``
         (sharpness above 1.8) [1].
 
     Notes
