@@ -15,8 +15,12 @@ import xarray as xr
 
 from m2bayes.mechanism.laws import Law
 
-# one backend, another library: the label of its family is set apart
-LIBRARIES = {("Ampere", "sglang"): "flash-attention"}
+# one backend, another library or one a year older: the label of its family is set apart
+LIBRARIES = {
+    ("Ampere", "sglang"): "flash-attention",
+    ("Ampere", "vllm/mha"): "older",
+    ("Ampere", "vllm/gqa"): "older",
+}
 
 
 def card_of(unit: str) -> str:
@@ -61,7 +65,10 @@ def unit_sheets(law: Law, datasheets: xr.Dataset, units: Sequence[str]) -> xr.Da
     rows = zip(units, law.family(cards), cards["architecture"].values.astype(str), strict=True)
     for unit, family, architecture in rows:
         variant = unit.partition("/")[2]
-        library = LIBRARIES.get((architecture, variant.partition("/")[0]), "")
+        names = (variant, variant.partition("/")[0])
+        library = next(
+            (LIBRARIES[architecture, n] for n in names if (architecture, n) in LIBRARIES), ""
+        )
         families.append("/".join(part for part in (family, library, variant) if part))
     return cards.assign_coords(
         sku=np.asarray(units, dtype=str), architecture=("sku", families)

@@ -46,7 +46,7 @@ def build(data, datasheets):
                 "log_combine_time", (np.log(2.6e-6), 0.7), architecture=0.7, centred=KERNEL
             ),
             "most_splits": frame.pooled(
-                "log_most_splits", (np.log(22), 0.4), architecture=0.3, centred=KERNEL
+                "log_most_splits", (np.log(22), 0.5), architecture=0.4, centred=KERNEL
             ),
             "group_cost": frame.pooled(
                 "log_group_cost", (np.log(0.08), 0.8), architecture=0.5, centred=KERNEL

@@ -205,21 +205,18 @@ def flips() -> str:
 def attention() -> str:
     """Errors of both attention laws by SKU, means over its backends."""
     cells, held = results("attention"), left_out()
+    parts = [(f"{phase}, unseen cells", cells[phase]) for phase in ("prefill", "decode")]
+    parts += [(f"{phase}, SKU left out", scores) for phase, scores in held.items()]
     rows = []
     for card in dict.fromkeys(unit.split("/")[0] for unit in cells["prefill"]):
         if card == "pooled":
             continue
         row = ["mean over GPU and backend" if card == "mean" else card]
-        for phase in ("prefill", "decode"):
-            for part in (cells[phase], held.get(phase)):
-                if part is None:
-                    row.append("")
-                    continue
-                units = [unit for unit in part if unit.split("/")[0] == card]
-                row.append(percent(weighted(part, units, "mape")))
+        for _, part in parts:
+            units = [unit for unit in part if unit.split("/")[0] == card]
+            row.append(percent(weighted(part, units, "mape")))
         rows.append(row)
-    head = ["GPU", "prefill, unseen cells", "prefill, SKU left out"]
-    return table([*head, "decode, unseen cells", "decode, SKU left out"], rows)
+    return table(["GPU", *(title for title, _ in parts)], rows)
 
 
 def left_out() -> dict:

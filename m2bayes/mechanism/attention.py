@@ -259,8 +259,8 @@ def decode_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
         From `decode_terms`.
     factors : mapping
         ``launch_time`` of a lone kernel in a graph, ``kernel_latency`` inside a step,
-        ``combine_time`` [s], ``block_cost``, ``step_cost`` [clock], ``group_cost``, ``eta_memory``, ``most_splits``, ``knee``
-        (sharpness above 1.8) [1].
+        ``combine_time`` [s], ``block_cost``, ``step_cost`` [clock], ``group_cost``,
+        ``eta_memory``, ``most_splits``, ``knee`` (sharpness above 1.8) [1].
 
     Notes
     -----
