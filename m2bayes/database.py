@@ -9,7 +9,7 @@ import json
 import os
 import tomllib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 NO_LABELS = b"This is a netCDF dimension but not a netCDF variable"
 # what every model must hold, whatever its law; and one whose factors are the card's
+LABELS = "labels"  # attribute of a variable that holds numbers of labels
 ERRORS = ("log_sigma_cell", "log_sigma_run", "log_sigma_time")
 BUILDS = ("build_effect", "build_sd")
 FOLDERS = {
@@ -357,13 +358,15 @@ def read_draws(file: Path) -> xr.Dataset:
         held = {v: stored[v].asstr() if stored[v].dtype.kind == "O" else stored[v] for v in names}
         held |= {d: stored[d].asstr() if stored[d].dtype.kind == "O" else stored[d] for d in labels}
         return xr.Dataset(
-            {v: (names[v], _plain(held[v][:])) for v in sorted(names)},
+            {v: (names[v], _plain(held[v][:], stored[v].attrs)) for v in sorted(names)},
             coords={d: _plain(held[d][:]) for d in labels},
         )
 
 
-def _plain(values: np.ndarray) -> np.ndarray:
-    """Text as NumPy's own strings."""
+def _plain(values: np.ndarray, attrs: Mapping[str, Any] | None = None) -> np.ndarray:
+    """Text as NumPy's own strings, also where it is stored as numbers of its labels."""
+    if attrs is not None and LABELS in attrs:
+        return np.array(json.loads(str(attrs[LABELS])))[values]
     return values.astype(str) if values.dtype.kind == "O" else values
 
 
@@ -405,7 +408,12 @@ def write_draws(draws: xr.Dataset, file: Path) -> None:
 
 
 def _packed(draws: xr.Dataset) -> bytes:
-    """Content of the netCDF-4 file of draws."""
+    """Content of the netCDF-4 file of draws; a column of text as numbers of its labels."""
+    for name, held in draws.data_vars.items():
+        if held.dtype.kind in "UO":
+            labels, at = np.unique(held.values.astype(str), return_inverse=True)
+            codes = (held.dims, at.reshape(held.shape).astype("int16"))
+            draws = draws.assign({name: (*codes, {LABELS: json.dumps(labels.tolist())})})
     packed = {
         v: {"zlib": True, "complevel": 4, "shuffle": True}
         for v in draws.data_vars
