@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from m2bayes.suites import Setting
 
 PREFILL_TOKENS = 2048  # [token] of one prefill step: the engines' default of that time
+LEAST = 1e-6  # [s]
 POINTS = 5  # contexts at which a generation's decode steps are predicted
 
 
@@ -108,7 +109,8 @@ def composed(
     for j, parts in enumerate(steps):
         for step, weight in parts.items():
             weights[at[step], j] = weight
-    return times @ weights
+    # a difference of far tails may come out below any time
+    return np.maximum(times @ weights, LEAST)
 
 
 def predictor(setting: Setting) -> StepTimes:
