@@ -55,7 +55,14 @@ def test_the_order_of_skus_does_not_matter_but_which_they_are(left):
     assert left.asked == [[H200], [A100, H200], [A100, H100, H200]]
 
 
-@pytest.mark.parametrize("setting", ["DRAWS", "TUNE", "CHAINS", "TARGET"])
+def test_other_lengths_are_another_fit(left, monkeypatch):
+    before = left._key([H100], False)
+    for length in [(501, 500), (500, 501)]:
+        monkeypatch.setattr(left, "length", length)
+        assert left._key([H100], False) != before
+
+
+@pytest.mark.parametrize("setting", ["CHAINS", "TARGET"])
 def test_another_setting_is_another_fit(left, monkeypatch, setting):
     before = left._key([H100], False)
     monkeypatch.setattr(leaveout, setting, getattr(leaveout, setting) * 1.01)

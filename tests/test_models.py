@@ -173,7 +173,8 @@ def scales_by_law(card, draw, cells, sheets):
     """
     own = draw.isel(chain=0, draw=0).sel(sku=cells["sku"])
     time = times_by_law(card, draw, cells, sheets, build=False).isel(chain=0, draw=0)
-    absolute = np.exp(own["log_sigma_time"]) / time.mean("run") if "log_sigma_time" in own else 0
+    fixed = own.get("log_sigma_time", own.get("log_sigma_time_mean"))
+    absolute = 0 if fixed is None else np.exp(fixed) / time.mean("run")
     run = own["log_sigma_run" if "log_sigma_run" in own else "log_sigma_run_mean"]
     return np.hypot(np.exp(own["log_sigma_cell"]), absolute), np.exp(run)
 

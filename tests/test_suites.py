@@ -12,7 +12,18 @@ from m2bayes import suites
 from m2bayes.errors import DataError, UnknownNameError
 from m2bayes.leaveout import LeftOut
 from m2bayes.measurements import checked, runs_by_cell
-from m2bayes.suites import NAMES, Setting, _grid, clock, flips, fresh, ranking, rivals, run
+from m2bayes.suites import (
+    NAMES,
+    Setting,
+    _grid,
+    attention,
+    clock,
+    flips,
+    fresh,
+    ranking,
+    rivals,
+    run,
+)
 
 SKUS = ["A100-80GB-SXM", "H100-80GB-SXM", "H200-141GB-SXM"]
 NAME = "gemm_bf16-hier_gemm"
@@ -48,10 +59,11 @@ def figures(node):
 # --- end to end ------------------------------------------------------------------------------
 
 
-OUTSIDE = {"fresh", "light"}  # reads tables that users fetch themselves
+OUTSIDE = {"fresh", "light", "served", "distserve", "power"}  # read tables that users fetch
+ELSEWHERE = {"attention", "attention-transfer"}  # of posteriors that the small database lacks
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in OUTSIDE])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OUTSIDE | ELSEWHERE])
 def test_every_suite_runs_and_says_what_it_judged(name, setting, small_database):
     found = run(name, setting)
     assert set(found) == {"suite", "command", "inputs", "seed", "versions", "results"}
@@ -65,6 +77,19 @@ def test_every_suite_runs_and_says_what_it_judged(name, setting, small_database)
     assert np.isfinite(list(figures(found["results"]))).all()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert json.dumps(run(name, setting)) == json.dumps(found)
+
+
+def test_a_backend_counts_once_however_many_kernels_it_has():
+    """Kernels of one backend weigh by their cells; SKU and backend pairs weigh alike."""
+    found = attention.averages(
+        {
+            "A/vllm/gqa": {"mape": 0.1, "n": 3.0},
+            "A/vllm/mha": {"mape": 0.5, "n": 1.0},
+            "B/vllm/gqa": {"mape": 0.4, "n": 4.0},
+        }
+    )
+    assert found["mean"]["mape"] == pytest.approx((0.2 + 0.4) / 2, rel=1e-12)
+    assert found["pooled"]["mape"] == pytest.approx((0.3 + 0.5 + 1.6) / 8, rel=1e-12)
 
 
 def test_an_unknown_suite_is_answered_with_the_closest(setting):
@@ -81,7 +106,7 @@ def test_every_suite_of_the_shipped_database_names_what_is_there(database):
 
         judged = {getattr(Setting(database), field) for field in module.JUDGED}
         assert judged
-        assert judged <= set(database.posteriors())
+        assert judged <= {*database.posteriors(), *database.assemblies()}
 
 
 def test_no_suite_scores_rows_that_its_posterior_was_fitted_to(database):
