@@ -228,9 +228,7 @@ def _features(shapes: np.ndarray, frequencies: int, lengths: Lengths) -> np.ndar
 def _weights(draws: int, features: int, seed: int, labels: tuple[str, ...]) -> np.ndarray:
     """Standard normal weights, dims (draw, feature), that belong to `seed` and `labels`."""
     rng = labelled_rng(seed, "discrepancy", *labels)
-    weights = rng.standard_normal((draws, features), dtype=np.float32)
-    weights.flags.writeable = False  # whoever asks next gets the same array
-    return weights
+    return rng.standard_normal((draws, features), dtype=np.float32)
 
 
 def _field(features: np.ndarray, draws: int, seed: int, *labels: str) -> np.ndarray:
