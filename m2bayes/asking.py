@@ -11,6 +11,7 @@ from typing import Any
 from m2bayes.database import Database, digest
 from m2bayes.errors import DataError, DatasheetError, UnknownNameError, WorkloadError
 from m2bayes.mechanism.power import lowest_limit
+from m2bayes.options import number
 from m2bayes.question import METRICS, PLANNED, Question, host_time, thinned
 from m2bayes.step import aligned
 from m2bayes.timings import Timing, read_timings
@@ -103,8 +104,8 @@ def _capped(datasheets: Any, database: Database, limits: Sequence[str]) -> Any:
         own = float(datasheets["power_limit"].sel(sku=sku))
         low = float(lowest_limit(own))
         try:
-            limit = float(watts)
-        except ValueError:
+            limit = number(watts)
+        except argparse.ArgumentTypeError:
             limit = -1.0
         if not equals or not low <= limit <= own:
             raise WorkloadError(

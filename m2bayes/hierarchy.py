@@ -55,7 +55,7 @@ class Frame:
         backends = np.unique(data["backend"].values[data["backend"].values != ""])
         self.data, self.sheet, self.law = data, datasheets.sel(sku=data["sku"]), law
         # of each SKU, in units of the usual one
-        self.spread = datasheets["spread"].values if "spread" in datasheets else 1.0
+        self.spread = datasheets["spread"].values if "spread" in datasheets else None
         self.at = at  # architecture of each SKU
         self.coords = {"sku": skus.values, "architecture": families, "backend": backends}
         # PyMC would take a label that it does not know for another one: look them up here
@@ -149,14 +149,15 @@ class Frame:
         if sku is None:
             return level
         sd = pm.LogNormal(f"{name}_sku_sd", np.log(sku), SPREAD)
-        return self._below(name, level, sd * self.spread, "sku", centred)
+        sd = sd if self.spread is None else sd * self.spread
+        return self._below(name, level, sd, "sku", centred)
 
     def _below(self, name: str, level: Any, sd: Any, dim: str, centred: tuple[str, ...]) -> Any:
         """Value of each label of one level, normal around the level above, dims (dim,)."""
         if dim in centred:
             return pm.Normal(name, level, sd, dims=dim)
-        if dim == "sku" and "loose" in centred and np.any(self.spread > 1.0):
-            own = np.asarray(self.spread > 1.0, dtype=float)  # 1: centred, 0: standardised
+        if dim == "sku" and "loose" in centred and self.spread is not None:
+            own = (self.spread > 1.0).astype(float)  # 1: centred, 0: standardised
             raw = pm.Normal(f"{name}_sku_offset", own * level, sd**own, dims=dim)
             return pm.Deterministic(name, own * raw + (1 - own) * (level + sd * raw), dims=dim)
         offset = pm.Normal(f"{name.removesuffix(f'_{dim}')}_{dim}_offset", 0, 1, dims=dim)
@@ -190,7 +191,9 @@ class Frame:
         centre of its prior [1], the same for all. `absolute` is the median spread between SKUs of
         the discrepancy's fixed part; None where all share it.
         """
-        at, effect = self.held["sku_at"], 0.0
+        at = self.held["sku_at"]
+        # each run its own entry, or all runs of a cell would be drawn with one noise
+        effect = 0.0 * self.held["present"]
         if self.law.variant is None:
             effect = self._build_effect()[at[:, None], self.held["build_at"]]
         relative = pt.exp(self.pooled("log_sigma_cell", (np.log(0.06), 0.4), sku=0.3))
@@ -204,8 +207,7 @@ class Frame:
         )
         pm.CustomDist(
             "log_time",
-            # each run its own entry, or all runs of a cell would be drawn with one noise
-            pt.log(time) + effect + 0.0 * self.held["present"],
+            pt.log(time) + effect,
             self.held["present"],
             sigma_cell,
             sigma_run,

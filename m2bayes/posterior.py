@@ -19,6 +19,7 @@ from m2bayes.diagnostics import check, diagnostics, fingerprint
 from m2bayes.inputs import Inputs
 from m2bayes.kernels import card_of
 from m2bayes.mechanism.laws import LAWS
+from m2bayes.step import spaced
 
 if TYPE_CHECKING:
     import pymc as pm
@@ -108,8 +109,7 @@ def kept(tree: xr.DataTree, *, keep: int | None = None) -> xr.Dataset:
     posterior.attrs = {}
     if keep is None:
         return posterior
-    at = np.linspace(0, posterior.sizes["draw"] - 1, keep).round().astype(int)
-    thin = posterior.isel(draw=at).assign_coords(draw=np.arange(keep))
+    thin = spaced(posterior, keep).assign_coords(draw=np.arange(keep))
     return thin.map(_rounded, keep_attrs=True)
 
 

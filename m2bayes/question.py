@@ -16,7 +16,7 @@ from m2bayes.kernels import unit_sheets
 from m2bayes.llm import LLM
 from m2bayes.operators import attention_cells, operators
 from m2bayes.predictive import backends, law_of, predict
-from m2bayes.step import PARTS, capped_share, operator_times
+from m2bayes.step import PARTS, capped_share, operator_times, spaced
 from m2bayes.timings import Timing
 from m2bayes.workload import Attention, Step, Workload, gemm_cells, resident_bytes
 
@@ -97,6 +97,8 @@ class Question:
                 f"--regime {self.regime} is for kernels and gemm_time: {self.metric} is of a "
                 "served step"
             )
+        if not self.graphs and not self.whole:
+            raise WorkloadError(f"--eager is of whole steps; metric {self.metric} is not")
         if "power_cap" in self.datasheets and self.regime != "served":
             raise WorkloadError(f"--power-limit is of served work; regime {self.regime} is not")
         self._check_workloads()
@@ -171,7 +173,7 @@ def thinned(posterior: xr.Dataset, draws: int) -> xr.Dataset:
     chains, held = posterior.sizes["chain"], posterior.sizes["draw"]
     if not chains <= draws <= chains * held:
         raise WorkloadError(f"--draws {draws}: give between {chains} and {chains * held}")
-    return posterior.isel(draw=np.linspace(0, held - 1, draws // chains).round().astype(int))
+    return spaced(posterior, draws // chains)
 
 
 def step_times(question: Question, steps: Sequence[Workload], *, noise: int = 0) -> xr.DataArray:
@@ -204,11 +206,10 @@ def step_times(question: Question, steps: Sequence[Workload], *, noise: int = 0)
             seed=question.seed,
         )
         return calibrated(question, time)
-    posterior, cells = question.posterior, None
     if question.metric == "attention_time":
         posterior, cells = question.parts[question.phase], attention_cells(steps)
-    if cells is None:
-        cells = gemm_cells(question.llm, steps, tp=question.tp)
+    else:
+        posterior, cells = question.posterior, gemm_cells(question.llm, steps, tp=question.tp)
     time = predict(
         posterior,
         cells,

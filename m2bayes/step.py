@@ -36,18 +36,19 @@ def aligned(parts: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
         Posteriors by name.
     """
     draws, chains = (min(part.sizes[d] for part in parts.values()) for d in ("draw", "chain"))
+    labels = {"chain": np.arange(chains), "draw": np.arange(draws)}
     return {
-        name: _thinned(part.isel(chain=slice(chains)), draws).assign_coords(
-            chain=np.arange(chains), draw=np.arange(draws)
-        )
+        name: spaced(part.isel(chain=slice(chains)), draws).assign_coords(labels)
         for name, part in parts.items()
     }
 
 
-def _thinned(part: xr.Dataset, draws: int) -> xr.Dataset:
-    if part.sizes["draw"] == draws:
-        return part
-    return part.isel(draw=np.linspace(0, part.sizes["draw"] - 1, draws).round().astype(int))
+def spaced(posterior: xr.Dataset, draws: int) -> xr.Dataset:
+    """Evenly spaced `draws` [1] of each chain, all of them if it has no more; other dims kept."""
+    held = posterior.sizes["draw"]
+    if held == draws:
+        return posterior
+    return posterior.isel(draw=np.linspace(0, held - 1, draws).round().astype(int))
 
 
 def operator_times(

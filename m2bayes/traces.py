@@ -6,7 +6,6 @@ None of these files is shipped. Whatever a reader cannot use, it refuses with on
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -19,7 +18,6 @@ from m2bayes.errors import DataError
 from m2bayes.llm import LLM
 from m2bayes.residency import kv_bytes_per_token, weight_bytes
 
-VARIABLE = "M2BAYES_EXTERNAL_DATA"
 ENGINES = {"vLLM": "vllm", "TensorRT-LLM": "trtllm"}  # those that run in 16 bit there
 USABLE, RESERVE = 0.9, 1.5e9  # [1], [byte] what an engine leaves of memory for weights and KV cache
 SLOWEST = 1e5  # [s] longer than any run of these files
@@ -39,16 +37,6 @@ _CELLS = {
     "avg_prefill_time_usage": "prefill",
     "avg_decoding_time_usage": "decode",
 }
-
-
-def outside(suite: str, folder: str) -> Path:
-    """Where the user keeps one project's files, or a DataError that says how to name it."""
-    found = os.environ.get(VARIABLE)
-    if not found:
-        raise DataError(
-            f"suite {suite} reads {folder}'s tables: set {VARIABLE} to the folder of {folder}/"
-        )
-    return Path(found) / folder
 
 
 def generation_runs(

@@ -5,6 +5,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
+from helpers import plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,11 +77,7 @@ def cells(**sizes):
 
 def arrays(kind, cells, sheets, regime):
     """Terms as plain arrays, dims (shape, sku)."""
-    terms = LAWS[kind][0](cells, sheets, regime=regime)
-    full = xr.broadcast(*terms.data_vars.values())
-    return dict(
-        zip(terms.data_vars, (v.transpose("shape", "sku").values for v in full), strict=True)
-    )
+    return plain(LAWS[kind][0](cells, sheets, regime=regime))
 
 
 def time_of(kind, sheets, regime="served", changes=(), **sizes):

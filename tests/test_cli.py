@@ -1,6 +1,5 @@
 """What scripts and people rely on: exit codes, one line a complaint, JSON, CSV, nothing else."""
 
-import contextlib
 import csv
 import functools
 import io
@@ -17,8 +16,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from helpers import refusal, run
 
-from m2bayes import cli, errors, options, question, suites
+from m2bayes import errors, options, question, suites
 from m2bayes.database import Database
 from m2bayes.errors import DatasheetError
 
@@ -31,18 +31,6 @@ STEP = ("--workload", "decode:batch=64,context=2048")
 FEW = ("--draws", "200")
 SINGLE = 4 * float(np.finfo("float32").eps)  # four operators, each rounded once
 OPS = ["qkv", "o", "gate_up", "down"]
-
-
-@functools.cache
-def run(*argv):
-    """Exit code, standard output and standard error of one command, in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = cli.main(argv)
-        except SystemExit as stop:
-            code = stop.code
-    return code, out.getvalue(), err.getvalue()
 
 
 def asked(command="rank", *extra, llm=LLM, sku=SKUS, workload=STEP, draws=FEW):
@@ -60,17 +48,6 @@ def rows(command="rank", *extra, **kwargs):
     code, out, err = asked(command, *extra, "--csv", **kwargs)
     assert (code, err) == (0, "")
     return list(csv.DictReader(io.StringIO(out)))
-
-
-def refusal(outcome, code=2):
-    """The one line on standard error; nothing on standard output, no traceback."""
-    got, out, err = outcome
-    assert (got, out) == (code, ""), err
-    assert err.startswith("m2bayes")
-    assert err.endswith("\n")
-    assert len(err.splitlines()) == 1, err
-    assert "Traceback" not in err
-    return err.rstrip("\n")
 
 
 @pytest.fixture

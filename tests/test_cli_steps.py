@@ -1,8 +1,6 @@
 """Whole engine steps through the command line: metrics, operators, calibration, power limits."""
 
-import contextlib
 import csv
-import functools
 import io
 import itertools
 import json
@@ -10,8 +8,9 @@ import json
 import numpy as np
 import pytest
 import xarray as xr
+from helpers import refusal, run
 
-from m2bayes import cli, options
+from m2bayes import options
 from m2bayes.database import Database
 from m2bayes.step import PARTS
 
@@ -28,18 +27,6 @@ SINGLE = 14 * float(np.finfo("float32").eps)  # as many operators, each rounded 
 GEMMS = ["qkv", "o", "gate_up", "down"]
 
 
-@functools.cache
-def run(*argv):
-    """Exit code, standard output and standard error of one command, in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = cli.main(argv)
-        except SystemExit as stop:
-            code = stop.code
-    return code, out.getvalue(), err.getvalue()
-
-
 def asked(command, workload, *extra, llm=LLM, sku=PAIR, draws=FEW):
     specs = (workload,) if isinstance(workload, str) else workload
     return run(command, *llm, *sku, "--workload", *specs, *draws, *extra)
@@ -54,18 +41,6 @@ def answered(command, workload, *extra, **kwargs):
 
 def by_sku(found, at=0):
     return {sku["sku"]: sku for sku in found["results"][at]["skus"]}
-
-
-def refusal(outcome, code=2):
-    """The one line on standard error; nothing on standard output, no traceback."""
-    got, out, err = outcome
-    assert (got, out) == (code, ""), err
-    assert err.startswith("m2bayes")
-    assert err.endswith("\n")
-    assert len(err.splitlines()) == 1, err
-    assert "Traceback" not in err
-    assert "internal fault" not in err
-    return err.rstrip("\n")
 
 
 def drawn(path, workload, *extra, **kwargs):

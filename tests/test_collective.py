@@ -5,6 +5,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
+from helpers import plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,11 +26,7 @@ def cells(gpus, size):
 
 def arrays(cells, sheets, regime="served"):
     """Terms as plain arrays, dims (shape, sku)."""
-    terms = xr.broadcast(allreduce_terms(cells, sheets, regime=regime))[0]
-    full = xr.broadcast(*terms.data_vars.values())
-    return dict(
-        zip(terms.data_vars, (v.transpose("shape", "sku").values for v in full), strict=True)
-    )
+    return plain(allreduce_terms(cells, sheets, regime=regime))
 
 
 def time_of(gpus, size, sheets, **changes):

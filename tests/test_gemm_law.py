@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from helpers import plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,11 +55,7 @@ def cells(M, N, K):
 
 def arrays(cells, sheets, regime):
     """Terms as plain arrays, dims (shape, sku): a law runs on them much faster."""
-    terms = gemm_terms(cells, sheets, regime=regime)
-    full = xr.broadcast(*terms.data_vars.values())
-    return dict(
-        zip(terms.data_vars, (v.transpose("shape", "sku").values for v in full), strict=True)
-    )
+    return plain(gemm_terms(cells, sheets, regime=regime))
 
 
 @pytest.fixture(scope="module")

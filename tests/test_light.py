@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from helpers import plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,11 +43,7 @@ def cells(kernel, tokens, width):
 
 def arrays(cells, sheets):
     """Terms as plain arrays, dims (shape, sku)."""
-    terms = light_terms(cells, sheets, regime="served")
-    full = xr.broadcast(*terms.data_vars.values())
-    return dict(
-        zip(terms.data_vars, (v.transpose("shape", "sku").values for v in full), strict=True)
-    )
+    return plain(light_terms(cells, sheets, regime="served"))
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from m2bayes.errors import DataError
 from m2bayes.mechanism.power import capped_bandwidth, capped_clock, lowest_limit
+from m2bayes.outside import VARIABLE
 from m2bayes.suites import Setting, power
 
 EXACT = {"rtol": 1e-12, "atol": 0}
@@ -93,8 +94,8 @@ def test_numpy_xarray_and_pytensor_agree():
 # --- the suite -------------------------------------------------------------------------------
 
 LOAD = {"gpu": "RTX 3090", "control": "cap", "load": "prefill", "model_engine": "made up"}
-OUTSIDE = Path(os.environ.get(power.VARIABLE) or Path(__file__).parents[2] / "shared" / "data")
-LACKING = [name for name in power.FILES.values() if not (OUTSIDE / name).is_file()]
+OUTSIDE = Path(os.environ.get(VARIABLE, "nowhere"))
+LACKING = [file for folder, file in power.FILES.values() if not (OUTSIDE / folder / file).is_file()]
 
 
 @pytest.fixture
@@ -126,10 +127,10 @@ def outside(tmp_path, monkeypatch):
         "stream": pd.DataFrame({"dvfs": mhz, "bandwidth": 1770 * capped_bandwidth(mhz / 1410)}),
     }
     for name, held in tables.items():
-        file = tmp_path / power.FILES[name]
+        file = tmp_path.joinpath(*power.FILES[name])
         file.parent.mkdir(exist_ok=True)
         held.to_csv(file, index=False)
-    monkeypatch.setenv(power.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
     return tmp_path
 
 
@@ -146,7 +147,7 @@ def test_made_up_sweeps_give_back_their_exponents(database, outside):
     assert low["clock"]["exponent"] == pytest.approx(2.0, rel=1e-9)
     assert not low["clock"]["covers"]
     assert high["clock"]["covers"] == (interval["low"] <= 0.4 <= interval["high"])
-    assert set(found["files"]) == set(power.FILES.values())
+    assert set(found["files"]) == {"/".join(file) for file in power.FILES.values()}
 
 
 def test_made_up_submissions_are_compared_with_the_next_higher_limit(database, outside):
@@ -180,14 +181,14 @@ def test_the_standard_error_is_that_of_least_squares(rng):
 
 
 def test_without_outside_data_the_suite_says_what_it_needs(database, monkeypatch):
-    monkeypatch.delenv(power.VARIABLE, raising=False)
-    with pytest.raises(DataError, match=f"club-3090/.*: set {power.VARIABLE} to their folder"):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(DataError, match=f"set {VARIABLE} to the folder of club-3090/"):
         power.run(Setting(database))
 
 
 @pytest.mark.parametrize("name", power.FILES)
 def test_a_table_that_is_not_there_is_named(name, database, outside):
-    file = outside / power.FILES[name]
+    file = outside.joinpath(*power.FILES[name])
     file.unlink()
     with pytest.raises(DataError) as caught:
         power.run(Setting(database))
@@ -198,10 +199,10 @@ def test_a_table_that_is_not_there_is_named(name, database, outside):
     ("name", "column"), [(name, column) for name, held in power.COLUMNS.items() for column in held]
 )
 def test_a_table_without_a_column_is_refused_with_its_name(name, column, outside):
-    file = outside / power.FILES[name]
+    file = outside.joinpath(*power.FILES[name])
     pd.read_csv(file).drop(columns=column).to_csv(file, index=False)
     with pytest.raises(DataError) as caught:
-        power.outside()
+        power.read()
     assert str(caught.value) == f"{file}: no column {column}; fetch it from its project"
 
 
@@ -214,17 +215,17 @@ def test_a_table_without_a_column_is_refused_with_its_name(name, column, outside
     ],
 )
 def test_a_file_that_is_no_table_is_refused(content, complaint, outside):
-    file = outside / power.FILES["dgemm"]
+    file = outside.joinpath(*power.FILES["dgemm"])
     file.write_bytes(content)
     with pytest.raises(DataError) as caught:
-        power.outside()
+        power.read()
     assert str(caught.value) == f"{file}: {complaint}; fetch it from its project"
 
 
-@pytest.mark.skipif(bool(LACKING), reason=f"outside tables are not here: {', '.join(LACKING)}")
+@pytest.mark.skipif(bool(LACKING), reason=f"{VARIABLE} names no folder with {', '.join(LACKING)}")
 def test_public_sweeps_say_what_the_laws_quote(database, monkeypatch):
     """The figures in the docstrings of `m2bayes.mechanism.power`, to their last printed digit."""
-    monkeypatch.setenv(power.VARIABLE, str(OUTSIDE))
+    monkeypatch.setenv(VARIABLE, str(OUTSIDE))
     found = power.run(Setting(database))
     locked = found["locked clocks"]
     assert locked["rate"]["exponent"] == pytest.approx(1.0, abs=0.005)

@@ -80,6 +80,7 @@ def test_every_file_of_the_database_belongs_to_a_card():
     expected |= {DATABASE.data_record(n).recipe.split()[-1] for n in INCLUDED}
     expected |= {f"data/evaluations/{name}.json" for name in SUITES}
     expected |= {"data/recipes/readme.py"}  # makes figures of the README out of evaluations
+    expected |= {"data/recipes/_recipe.py"}  # what the recipes share
     found = {
         str(path.relative_to(ROOT))
         for folder in ("data", "models", "posteriors")
@@ -260,7 +261,8 @@ def test_a_recipe_check_notices_another_table(tmp_path):
     """Negative control: the same script beside a card with another hash."""
     recipe = tmp_path / "recipes" / "m2_source.py"
     recipe.parent.mkdir()
-    recipe.write_text((ROOT / "data" / "recipes" / "m2_source.py").read_text())
+    for name in ("m2_source.py", "_recipe.py"):
+        (recipe.parent / name).write_text((ROOT / "data" / "recipes" / name).read_text())
     (tmp_path / "measurements").mkdir()
     for path in (ROOT / "data" / "measurements").glob("*.json"):
         card = json.loads(path.read_text())
@@ -275,7 +277,7 @@ def test_a_recipe_check_notices_another_table(tmp_path):
 
 
 def test_the_recipe_of_kernel_times_asks_for_the_version_it_was_written_for():
-    script = (ROOT / "data" / "recipes" / "gemm_bf16.py").read_text()
+    script = (ROOT / "data" / "recipes" / "_recipe.py").read_text()
     version = re.search(r'^VERSION = "(.+)"', script, re.MULTILINE).group(1)
     for name in KERNELS:
         assert f"aiconfigurator-core {version}" in DATABASE.data_record(name).source

@@ -10,8 +10,9 @@ from m2bayes.database import Database
 from m2bayes.errors import DataError, RecordError
 from m2bayes.importing import CELL, designed, vidur_cells
 from m2bayes.mechanism.light import PASSES
+from m2bayes.outside import VARIABLE
 from m2bayes.suites import Setting, light, run
-from m2bayes.traces import VARIABLE, layer_times
+from m2bayes.traces import layer_times
 from m2bayes.vidur import OPERATORS
 
 TOKENS = [1, 2, 4, *range(8, 129, 8), *range(160, 1025, 32)]

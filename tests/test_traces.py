@@ -9,13 +9,12 @@ import pandas as pd
 import pytest
 
 from m2bayes.errors import DataError
+from m2bayes.outside import VARIABLE, outside
 from m2bayes.suites import Setting, _steps, distserve, served
 from m2bayes.traces import (
-    VARIABLE,
     distserve_profile,
     generation_runs,
     huggyllama_rows,
-    outside,
     overflow,
 )
 from m2bayes.workload import Step, kv_bytes_per_token, weight_bytes

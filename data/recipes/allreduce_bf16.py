@@ -10,19 +10,13 @@ is one message size of NCCL or of a framework's all-reduce on 2, 4 or 8 GPUs of 
 two modes of sglang and vllm the one in a CUDA graph is kept, as they decode by default.
 """
 
-import argparse
-import hashlib
-import importlib.metadata
-import importlib.util
-import json
 import sys
 from pathlib import Path
 
 import pandas as pd
+from _recipe import main, tables
 
-VERSION = "0.12.0"
 NAME = "allreduce_bf16"
-TARGET = Path(__file__).resolve().parents[1] / "measurements"
 COLUMNS = ["sku", "backend", "version", "gpus", "bytes", "op_time"]
 GPUS = (2, 4, 8)
 OCTAVES = (10, 13, 14, 16, 17, 18, 19, 20, 21, 22, 23, 24, 26, 29)  # 1 KiB to 512 MiB
@@ -42,15 +36,6 @@ BUILDS = {  # folder of the package -> SKU and version of each library
     "gb300": ("GB300-279GB-SXM", NEWER),
     "rtx_pro_6000_server": ("RTX-PRO-6000-96GB-PCIe", NEWER),
 }
-
-
-def tables() -> Path:
-    """Folder of the package's measurements; the package itself is not imported."""
-    spec = importlib.util.find_spec("aiconfigurator_core")
-    found = spec and importlib.metadata.version("aiconfigurator-core")
-    if not spec or not spec.submodule_search_locations or found != VERSION:
-        sys.exit(f"needs aiconfigurator-core {VERSION}, found {found}: pip install '.[recipes]'")
-    return Path(spec.submodule_search_locations[0]) / "systems" / "data"
 
 
 def measured(folder: Path, sku: str, backend: str, version: str) -> pd.DataFrame:
@@ -82,25 +67,5 @@ def build() -> bytes:
     return pd.concat(parts).to_csv(index=False, float_format="%.7g", lineterminator="\n").encode()
 
 
-def main() -> int:
-    """Write the table, or compare it with what is stored."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare only, write nothing")
-    check = parser.parse_args().check
-    content = build()
-    card_path = TARGET / f"{NAME}.json"
-    card = json.loads(card_path.read_text())
-    digest = hashlib.sha256(content).hexdigest()
-    rows = content.count(b"\n") - 1
-    if check:
-        same = digest == card["sha256"]
-        print(f"{NAME}: {rows} rows, {'identical' if same else 'DIFFERS'}")
-        return int(not same)
-    (TARGET / f"{NAME}.csv").write_bytes(content)
-    card_path.write_text(json.dumps(card | {"rows": rows, "sha256": digest}, indent=2) + "\n")
-    print(f"{NAME}: {rows} rows, {len(content)} bytes, sha256 {digest}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, lambda: {NAME: build()}))

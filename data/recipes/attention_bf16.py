@@ -20,16 +20,12 @@ LLMs under tensor parallelism count eight times in the draw. Of each of prefill 
 In decode multi-head and grouped-query cells are drawn apart: most frameworks have a kernel of each.
 """
 
-import argparse
 import hashlib
-import importlib.metadata
-import importlib.util
-import json
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
+from _recipe import main, tables
 
 
 class Counts(NamedTuple):
@@ -40,8 +36,6 @@ class Counts(NamedTuple):
     test: int
 
 
-VERSION = "0.12.0"
-TARGET = Path(__file__).resolve().parents[1] / "measurements"
 CELL = ["batch", "length", "heads", "kv_heads"]
 COLUMNS = ["sku", "backend", "version", *CELL, "op_time"]
 SUFFIXES = {"fit": "", "dense": "_dense", "test": "_test"}
@@ -77,15 +71,6 @@ BUILDS = {  # folder of the package -> SKU, version of each framework, its main 
 }
 FILES = {"prefill": "context", "decode": "generation"}
 IMPOSSIBLE = [("decode", "A100-80GB-SXM", "trtllm")]  # rows beat the peak of the memory
-
-
-def tables() -> Path:
-    """Folder of the package's measurements; the package itself is not imported."""
-    spec = importlib.util.find_spec("aiconfigurator_core")
-    found = spec and importlib.metadata.version("aiconfigurator-core")
-    if not spec or not spec.submodule_search_locations or found != VERSION:
-        sys.exit(f"needs aiconfigurator-core {VERSION}, found {found}: pip install '.[recipes]'")
-    return Path(spec.submodule_search_locations[0]) / "systems" / "data"
 
 
 def unit(operation: str, folder: str, backend: str) -> pd.DataFrame:
@@ -219,27 +204,5 @@ def build() -> dict[str, bytes]:
     return contents
 
 
-def main() -> int:
-    """Write the tables, or compare them with what is stored."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare only, write nothing")
-    check = parser.parse_args().check
-    failed = 0
-    for name, content in build().items():
-        card_path = TARGET / f"{name}.json"
-        card = json.loads(card_path.read_text())
-        digest = hashlib.sha256(content).hexdigest()
-        rows = content.count(b"\n") - 1
-        if check:
-            same = digest == card["sha256"]
-            failed += not same
-            print(f"{name}: {rows} rows, {'identical' if same else 'DIFFERS'}")
-            continue
-        (TARGET / f"{name}.csv").write_bytes(content)
-        card_path.write_text(json.dumps(card | {"rows": rows, "sha256": digest}, indent=2) + "\n")
-        print(f"{name}: {rows} rows, {len(content)} bytes, sha256 {digest}")
-    return int(failed > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, build))

@@ -17,23 +17,18 @@ eligible, one build per framework. No two tables share a cell of a SKU:
 - ``gemm_bf16_dense`` takes more, as ``gemm_bf16``, for the discrepancy between shapes.
 """
 
-import argparse
 import hashlib
-import importlib.metadata
-import importlib.util
-import json
 import sys
 from pathlib import Path
 
 import pandas as pd
+from _recipe import main, tables
 
 FIT, DENSE = (3, 4), (17, 40)  # cells by the hash without and with the SKU, per SKU and stratum
 TEST = 20  # cells per SKU and stratum
 TOKENS = [2**i for i in range(13)]
 PROJECTIONS = [(1536, 4096), (4096, 1024), (7168, 4096), (4096, 3584)]  # (N, K)
 SMALLEST = 128  # of N and of K
-VERSION = "0.12.0"
-TARGET = Path(__file__).resolve().parents[1] / "measurements"
 COLUMNS = ["sku", "backend", "version", "M", "N", "K", "op_time"]
 CELL = ["M", "N", "K"]
 TABLES = ("gemm_bf16", "gemm_bf16_test", "gemm_bf16_dense", "gemm_bf16_ranking")
@@ -51,15 +46,6 @@ BUILDS = {  # folder of the package -> SKU; one build per framework (H100 has an
         {"sglang": "0.5.14", "trtllm": "1.3.0rc20", "vllm": "0.24.0"},
     ),
 }
-
-
-def tables() -> Path:
-    """Folder of the package's measurements; the package itself is not imported."""
-    spec = importlib.util.find_spec("aiconfigurator_core")
-    found = spec and importlib.metadata.version("aiconfigurator-core")
-    if not spec or not spec.submodule_search_locations or found != VERSION:
-        sys.exit(f"needs aiconfigurator-core {VERSION}, found {found}: pip install '.[recipes]'")
-    return Path(spec.submodule_search_locations[0]) / "systems" / "data"
 
 
 def measured(folder: Path, sku: str, versions: dict[str, str]) -> pd.DataFrame:
@@ -130,27 +116,5 @@ def build() -> dict[str, bytes]:
     }
 
 
-def main() -> int:
-    """Write the tables, or compare them with what is stored."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare only, write nothing")
-    check = parser.parse_args().check
-    failed = 0
-    for name, content in build().items():
-        card_path = TARGET / f"{name}.json"
-        card = json.loads(card_path.read_text())
-        digest = hashlib.sha256(content).hexdigest()
-        rows = content.count(b"\n") - 1
-        if check:
-            same = digest == card["sha256"]
-            failed += not same
-            print(f"{name}: {rows} rows, {'identical' if same else 'DIFFERS'}")
-            continue
-        (TARGET / f"{name}.csv").write_bytes(content)
-        card_path.write_text(json.dumps(card | {"rows": rows, "sha256": digest}, indent=2) + "\n")
-        print(f"{name}: {rows} rows, {len(content)} bytes, sha256 {digest}")
-    return int(failed > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, build))

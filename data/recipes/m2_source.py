@@ -6,13 +6,9 @@ Run from the repository root::
     python data/recipes/m2_source.py --check    # compare with the stored tables, change nothing
 """
 
-import argparse
-import hashlib
-import json
 import sys
-from pathlib import Path
 
-TARGET = Path(__file__).resolve().parents[1] / "measurements"
+from _recipe import main
 
 # Section 3, table: qkv projection at M = 16384, five randomised runs, median and 95 % half-width.
 # N and K are those of qkv in Llama-3.1-8B, whose shapes the source measures. Then the cap sweep of
@@ -54,28 +50,5 @@ mape_of_ramp_held_out,,0.029,1
 TABLES = {"clock_sustained": CLOCK, "eta_ceilings": CEILINGS, "eta_memory": MEMORY}
 
 
-def main() -> int:
-    """Write the tables, or compare them with what is stored."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="compare only, write nothing")
-    check = parser.parse_args().check
-    failed = 0
-    for name, text in TABLES.items():
-        content = text.encode()
-        card_path = TARGET / f"{name}.json"
-        card = json.loads(card_path.read_text())
-        digest = hashlib.sha256(content).hexdigest()
-        rows = content.count(b"\n") - 1
-        if check:
-            same = digest == card["sha256"]
-            failed += not same
-            print(f"{name}: {rows} rows, {'identical' if same else 'DIFFERS'}")
-            continue
-        (TARGET / f"{name}.csv").write_bytes(content)
-        card_path.write_text(json.dumps(card | {"rows": rows, "sha256": digest}, indent=2) + "\n")
-        print(f"{name}: {rows} rows, sha256 {digest}")
-    return int(failed > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, lambda: {name: text.encode() for name, text in TABLES.items()}))

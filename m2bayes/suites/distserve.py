@@ -11,6 +11,7 @@ import pandas as pd
 from m2bayes._random import labelled_rng
 from m2bayes.calibrate import host_scalar
 from m2bayes.database import sha256
+from m2bayes.outside import outside
 from m2bayes.suites._steps import (
     StepTimes,
     composed,
@@ -22,7 +23,7 @@ from m2bayes.suites._steps import (
     scored,
 )
 from m2bayes.suites.served import SHARE
-from m2bayes.traces import decode_time, distserve_profile, huggyllama_rows, outside
+from m2bayes.traces import decode_time, distserve_profile, huggyllama_rows
 from m2bayes.workload import Step
 
 if TYPE_CHECKING:

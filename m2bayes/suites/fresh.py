@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,9 @@ import pandas as pd
 import xarray as xr
 
 from m2bayes.database import sha256
-from m2bayes.errors import DataError
 from m2bayes.evaluate import scores
 from m2bayes.inputs import Inputs
+from m2bayes.outside import numbers, outside
 from m2bayes.predictive import predict
 from m2bayes.suites import rivals
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 DATA: tuple[str, ...] = ()
 JUDGED = ("posterior",)  # fields of the setting
-VARIABLE, ALIAS = "M2BAYES_EXTERNAL_DATA", "a40"
+ALIAS = "a40"
 PROJECTIONS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")
 WIDTHS = ("n_embd", "n_head", "n_kv_head", "n_expanded_embd")
 SIZES = ("num_tokens", "num_tensor_parallel_workers", *WIDTHS, "use_gated_mlp")
@@ -43,10 +42,8 @@ def run(setting: Setting) -> dict[str, Any]:
     DataError
         If the folder of outside data is not set or lacks the tables.
     """
-    folder = os.environ.get(VARIABLE)
-    if not folder:
-        raise DataError(f"suite fresh reads Vidur's tables: set {VARIABLE} to the folder of vidur/")
-    files = [Path(folder) / "vidur" / ALIAS / "meta-llama" / t / "mlp.csv" for t in TABLES]
+    folder = outside("fresh", "vidur") / ALIAS / "meta-llama"
+    files = [folder / name / "mlp.csv" for name in TABLES]
     table = pd.concat([projections(profile(file)) for file in files], ignore_index=True)
     database = setting.database
     inputs = Inputs.recorded(database, database.posterior(setting.posterior))
@@ -82,22 +79,8 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def profile(file: Path) -> pd.DataFrame:
     """One of Vidur's tables, checked for the columns that `projections` reads, times [ms]."""
-    remedy = "fetch microsoft/vidur's profile tables"
-    if not os.path.isfile(file):
-        raise DataError(f"{file}: no such file; {remedy}")
-    try:
-        table = pd.read_csv(file, compression=None)
-    except (OSError, ValueError) as fault:
-        text = " ".join(str(fault).split())
-        raise DataError(f"{file}: not a CSV table: {text}; {remedy}") from None
-    for name in (*SIZES, *(f"time_stats.{op}.median" for op in PROJECTIONS)):
-        if name not in table.columns:
-            raise DataError(f"{file}: no column {name}; {remedy}")
-        if table.empty:
-            raise DataError(f"{file}: no row under column {name}; {remedy}")
-        if not pd.api.types.is_numeric_dtype(table[name]):
-            raise DataError(f"{file}: column {name} holds no numbers; {remedy}")
-    return table
+    columns = (*SIZES, *(f"time_stats.{op}.median" for op in PROJECTIONS))
+    return numbers(file, columns, remedy="fetch microsoft/vidur's profile tables")
 
 
 def projections(table: pd.DataFrame) -> pd.DataFrame:

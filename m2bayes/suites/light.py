@@ -16,8 +16,9 @@ from m2bayes.kernels import card_of
 from m2bayes.measurements import checked, content_hash
 from m2bayes.mechanism.laws import LAWS
 from m2bayes.mechanism.light import ITEM, PASSES
+from m2bayes.outside import outside
 from m2bayes.predictive import predict, summary
-from m2bayes.traces import layer_times, outside
+from m2bayes.traces import layer_times
 
 if TYPE_CHECKING:
     from m2bayes.suites import Setting

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +9,9 @@ import pandas as pd
 
 from m2bayes._random import labelled_rng
 from m2bayes.database import sha256
-from m2bayes.errors import DataError, RecordError
+from m2bayes.errors import RecordError
 from m2bayes.mechanism.power import MEASURED_SHARE, capped_bandwidth, capped_clock
+from m2bayes.outside import numbers, outside
 from m2bayes.step import CAP_SPREAD
 
 if TYPE_CHECKING:
@@ -20,13 +19,12 @@ if TYPE_CHECKING:
 
 DATA = ("clock_sustained",)
 JUDGED = ("posterior",)  # fields of the setting
-VARIABLE = "M2BAYES_EXTERNAL_DATA"
 FILES = {
-    "sweeps": "club-3090/power_cap_sweeps.csv",
-    "submissions": "mlperf-v4.1/v4.1_h200_cap_vs_throughput.csv",
-    "dgemm": "gpu-freq-a100-v100/GA100-dvfs-dgemm-perf.csv",
-    "dgemm power": "gpu-freq-a100-v100/GA100-dvfs-dgemm-dcgm.csv",
-    "stream": "gpu-freq-a100-v100/GA100-dvfs-stream-perf.csv",
+    "sweeps": ("club-3090", "power_cap_sweeps.csv"),
+    "submissions": ("mlperf-v4.1", "v4.1_h200_cap_vs_throughput.csv"),
+    "dgemm": ("gpu-freq-a100-v100", "GA100-dvfs-dgemm-perf.csv"),
+    "dgemm power": ("gpu-freq-a100-v100", "GA100-dvfs-dgemm-dcgm.csv"),
+    "stream": ("gpu-freq-a100-v100", "GA100-dvfs-stream-perf.csv"),
 }
 TEXT = {"gpu", "control", "load", "model_engine", "accelerator", "model", "scenario"}
 COLUMNS = {
@@ -59,7 +57,7 @@ def run(setting: Setting) -> dict[str, Any]:
     DataError
         If the folder of outside data is not set or lacks a table.
     """
-    tables, files = outside()
+    tables, files = read()
     slope = predictive(setting)
     low, middle, high = (float(q) for q in np.quantile(slope, [0.05, 0.5, 0.95]))
     swept = tables["sweeps"]
@@ -83,35 +81,14 @@ def run(setting: Setting) -> dict[str, Any]:
     }
 
 
-def outside() -> tuple[dict[str, pd.DataFrame], dict[str, str]]:
+def read() -> tuple[dict[str, pd.DataFrame], dict[str, str]]:
     """Tables of outside data, checked for the columns that are read, and their hashes."""
-    folder = os.environ.get(VARIABLE)
-    if not folder:
-        names = ", ".join(sorted({name.split("/", maxsplit=1)[0] + "/" for name in FILES.values()}))
-        raise DataError(f"suite power reads tables of {names}: set {VARIABLE} to their folder")
-    paths = {key: Path(folder) / name for key, name in FILES.items()}
-    tables = {key: table(path, COLUMNS[key]) for key, path in paths.items()}
-    return tables, {FILES[key]: sha256(path)[:12] for key, path in paths.items()}
-
-
-def table(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """One outside table, checked for its columns, in the units of the file."""
-    remedy = "fetch it from its project"
-    if not os.path.isfile(file):
-        raise DataError(f"{file}: no such file; {remedy}")
-    try:
-        found = pd.read_csv(file, compression=None)
-    except (OSError, ValueError) as fault:
-        text = " ".join(str(fault).split())
-        raise DataError(f"{file}: not a CSV table: {text}; {remedy}") from None
-    for name in columns:
-        if name not in found.columns:
-            raise DataError(f"{file}: no column {name}; {remedy}")
-        if found.empty:
-            raise DataError(f"{file}: no row under column {name}; {remedy}")
-        if name not in TEXT and not pd.api.types.is_numeric_dtype(found[name]):
-            raise DataError(f"{file}: column {name} holds no numbers; {remedy}")
-    return found
+    paths = {key: outside("power", folder) / file for key, (folder, file) in FILES.items()}
+    tables = {
+        key: numbers(path, COLUMNS[key], text=TEXT, remedy="fetch it from its project")
+        for key, path in paths.items()
+    }
+    return tables, {"/".join(FILES[key]): sha256(path)[:12] for key, path in paths.items()}
 
 
 def predictive(setting: Setting) -> np.ndarray:

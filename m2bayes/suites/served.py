@@ -13,6 +13,7 @@ import pandas as pd
 from m2bayes._random import labelled_rng
 from m2bayes.calibrate import Calibration, host_scalar
 from m2bayes.database import Database, sha256
+from m2bayes.outside import outside
 from m2bayes.suites._steps import (
     RIVALS,
     StepTimes,
@@ -24,7 +25,7 @@ from m2bayes.suites._steps import (
     predictor,
     scored,
 )
-from m2bayes.traces import generation_runs, outside, overflow
+from m2bayes.traces import generation_runs, overflow
 
 if TYPE_CHECKING:
     from m2bayes.suites import Setting
