@@ -11,7 +11,7 @@ import xarray as xr
 from m2bayes.factors import with_skus
 from m2bayes.kernels import unit_labels, unit_sheets
 from m2bayes.operators import operators
-from m2bayes.predictive import backends, law_of
+from m2bayes.predictive import backends, law_of, own_seed
 from m2bayes.question import Question, step_times
 from m2bayes.step import LIBRARY, PARTS, host_times
 from m2bayes.workload import Step
@@ -66,6 +66,7 @@ def _shares(
 ) -> dict[str, xr.DataArray]:
     """Probability [1] that each resource asks most of one operator, dims (sku, workload)."""
     law, sheets = law_of(posterior), question.datasheets
+    seed = question.seed if law.variant is None else own_seed(posterior, question.seed)
     chosen = ["any"]
     if law.variant is not None and law.by_backend:
         known = [b for b in backends(posterior) if b != LIBRARY]
@@ -77,7 +78,7 @@ def _shares(
             skus = sheets["sku"].values
             units = unit_labels(law, skus, _repeated(own, len(skus)), backend)
             rows = sheets if law.variant is None else unit_sheets(law, sheets, list(units))
-            factors = with_skus(posterior, rows, seed=question.seed).assign_coords(sku=skus)
+            factors = with_skus(posterior, rows, seed=seed).assign_coords(sku=skus)
             terms = law.terms(own, rows.assign_coords(sku=skus), regime="served", backend=backend)
             bounds = law.bounds(terms, factors)  # type: ignore[misc]
             for name, share in _largest(bounds).items():

@@ -115,6 +115,7 @@ def _by_kernel(
     sizes = {v: ("shape", cells[v].values.ravel()) for v in _columns_of(law, cells)}
     flat, skus = xr.Dataset(sizes), datasheets["sku"].values
     samples = (posterior.sizes["chain"], posterior.sizes["draw"])
+    settings = settings | {"seed": own_seed(posterior, settings["seed"])}
     out = np.empty((*samples, len(skus), len(labels)))
     for label in np.unique(labels):
         at = np.flatnonzero(labels == label)
@@ -129,6 +130,15 @@ def _by_kernel(
         coords=coords,
         attrs={"units": "s"},
     )
+
+
+def own_seed(posterior: xr.Dataset, seed: int) -> int:
+    """Seed [1] of what belongs to one law of kernels: its units bear names that others' bear too.
+
+    Without it the prefill kernel and the all-reduce of one backend on one card would draw their
+    discrepancies from the same random numbers.
+    """
+    return int(labelled_rng(seed, "law", str(posterior.attrs["law"])).integers(2**31))
 
 
 def law_of(posterior: xr.Dataset) -> Law:

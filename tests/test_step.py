@@ -9,11 +9,12 @@ import pytest
 import xarray as xr
 
 from m2bayes._random import labelled_rng
+from m2bayes.discrepancy import unit_fields
 from m2bayes.errors import UnknownNameError
 from m2bayes.mechanism.host import kernel_count
 from m2bayes.mechanism.power import capped_clock
 from m2bayes.operators import operators
-from m2bayes.predictive import backends, predict
+from m2bayes.predictive import backends, own_seed, predict
 from m2bayes.step import PARTS, aligned, capped_share, host_times, operator_times
 from m2bayes.workload import parse_workload
 
@@ -335,6 +336,20 @@ def test_any_backend_is_one_for_all_kernels_of_a_draw(parts, llm, sheets):
     is_sglang = (mixed == sglang).all(("sku", "workload", "op"))
     assert (is_vllm != is_sglang).all()
     assert 0.3 < is_vllm.mean() < 0.7
+
+
+def test_kernels_of_two_laws_draw_their_discrepancies_apart(parts):
+    """A unit bears one name in both, and the first size of both is the same."""
+    one, other = parts["attention_prefill"], parts["allreduce"]
+    seeds = [own_seed(posterior, 0) for posterior in (one, other)]
+    assert len({0, *seeds}) == 3
+    shape, lengths = np.array([[8.0, 8.0, 0.0]]), (2.0, 2.0, 0.5)
+    unit = {"sku": "A/vllm", "architecture": "wgmma/vllm", "draws": 2000, "lengths": lengths}
+    apart = [unit_fields(shape, seed=seed, **unit)[0][:, 0] for seed in seeds]
+    assert abs(np.corrcoef(apart)[0, 1]) < 4 / np.sqrt(2000)
+    # negative control: with the seed itself, one would be the other
+    alike = [unit_fields(shape, seed=0, **unit)[0][:, 0] for _ in seeds]
+    assert np.corrcoef(alike)[0, 1] > 0.999
 
 
 def test_an_unknown_backend_is_refused(parts, llm, sheets):
