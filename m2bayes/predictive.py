@@ -136,7 +136,8 @@ def own_seed(posterior: xr.Dataset, seed: int) -> int:
     """Seed [1] of what belongs to one law of kernels: its units bear names that others' bear too.
 
     Without it the prefill kernel and the all-reduce of one backend on one card would draw their
-    discrepancies from the same random numbers.
+    discrepancies from the same random numbers. Of ``posterior`` only the attribute ``law`` is read,
+    none of its variables (SKU, ...).
     """
     return int(labelled_rng(seed, "law", str(posterior.attrs["law"])).integers(2**31))
 
