@@ -133,11 +133,10 @@ def _by_kernel(
 
 
 def own_seed(posterior: xr.Dataset, seed: int) -> int:
-    """Seed [1] of what belongs to one law of kernels: its units bear names that others' bear too.
+    """Seed [1] of what belongs to the law of a posterior of any dims, whose attributes alone are read.
 
-    Without it the prefill kernel and the all-reduce of one backend on one card would draw their
-    discrepancies from the same random numbers. Of ``posterior`` only the attribute ``law`` is read,
-    none of its variables (SKU, ...).
+    Units of two laws bear one name: without it the prefill kernel and the all-reduce of a backend
+    on a card would draw their discrepancies from the same random numbers.
     """
     return int(labelled_rng(seed, "law", str(posterior.attrs["law"])).integers(2**31))
 
