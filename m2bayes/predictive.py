@@ -133,7 +133,7 @@ def _by_kernel(
 
 
 def own_seed(posterior: xr.Dataset, seed: int) -> int:
-    """Seed [1] of what belongs to the law of a posterior of any dims, whose attributes alone are read.
+    """Seed [1] of the law that a posterior (any dims) belongs to; only its attributes are read.
 
     Units of two laws bear one name: without it the prefill kernel and the all-reduce of a backend
     on a card would draw their discrepancies from the same random numbers.
