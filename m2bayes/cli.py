@@ -59,9 +59,9 @@ def _command_of(args: argparse.Namespace) -> int:
     from m2bayes.errors import InfeasibleError, M2BayesError
 
     try:
-        from m2bayes.commands import COMMANDS
+        from m2bayes.commands import run
 
-        return COMMANDS[args.command](args)
+        return run(args)
     except InfeasibleError as error:
         return _fail(args, error, 3)
     except M2BayesError as error:

@@ -451,7 +451,7 @@ def test_a_fault_of_ours_is_one_line_too_and_can_be_looked_into(monkeypatch):
     def broken(*args, **kwargs):
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setattr("m2bayes.commands.Database", broken)
+    monkeypatch.setattr("m2bayes.commands.listing.Database", broken)
     message = refusal(run.__wrapped__("list", "skus"), code=1)
     assert "internal fault, RuntimeError: first line second line; M2BAYES_DEBUG=1" in message
     monkeypatch.setenv("M2BAYES_DEBUG", "1")
@@ -463,7 +463,7 @@ def test_an_interrupt_is_no_traceback(monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("m2bayes.commands.Database", interrupted)
+    monkeypatch.setattr("m2bayes.commands.listing.Database", interrupted)
     assert refusal(run.__wrapped__("list", "skus"), code=130).endswith("interrupted")
 
 
@@ -754,7 +754,7 @@ def test_draws_are_written_to_a_regular_file_only_and_refused_before_the_work(
     def worked(*args, **kwargs):
         raise AssertionError
 
-    monkeypatch.setattr("m2bayes.commands.answers", worked)
+    monkeypatch.setattr("m2bayes.commands.asking.answers", worked)
     before = sorted(odd.iterdir())
     out = os.path.join(odd, name)  # keeps "." and a last slash
     ask = ("predict", *LLM, *SKUS, *STEP, *FEW, "--json")

@@ -9,23 +9,8 @@ from typing import Any
 
 from m2bayes.database import Database
 from m2bayes.errors import UnknownNameError
+from m2bayes.options import SUITES as NAMES
 
-NAMES = (
-    "gemm-cells",
-    "gemm-transfer",
-    "clock",
-    "eta",
-    "ranking",
-    "flips",
-    "fresh",
-    "knee",
-    "attention",
-    "attention-transfer",
-    "light",
-    "served",
-    "distserve",
-    "power",
-)
 POSTERIOR, BASELINE = "gemm_bf16-hier_gemm", "gemm_bf16-const_ceiling"
 PREFILL = "attention_prefill_bf16-hier_attention_prefill"
 DECODE = "attention_decode_bf16-hier_attention_decode"
@@ -52,6 +37,8 @@ class Setting:
         Name of the assembly that predicts whole steps.
     seed : int
         Of everything drawn.
+    quick : bool
+        Whether small versions run, to see that they do: their figures mean nothing.
     """
 
     database: Database
@@ -63,6 +50,7 @@ class Setting:
     light: str = LIGHT
     assembly: str = ASSEMBLY
     seed: int = 0
+    quick: bool = False
 
 
 def run(name: str, setting: Setting) -> dict[str, Any]:
@@ -92,7 +80,7 @@ def run(name: str, setting: Setting) -> dict[str, Any]:
         judged += [*database.assembly(name_).parts.values()] if whole else [name_]
     return {
         "suite": name,
-        "command": f"m2bayes evaluate {name} --out data/evaluations",
+        "command": f"m2bayes evaluate {name}{' --quick' * setting.quick} --out data/evaluations",
         "inputs": {
             **{d: database.data_record(d).sha256 for d in data},
             **{p: database.posterior(p).draws["sha256"] for p in judged},

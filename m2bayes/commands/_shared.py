@@ -1,0 +1,44 @@
+"""What commands share: JSON on standard output, remarks and progress on standard error."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+MANY = 200  # workloads from which a progress bar is worth showing
+
+
+def say(text: str) -> None:
+    """Print on standard error; that nobody reads it is no reason to fail."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)
+
+
+def teller(args: argparse.Namespace) -> Callable[[str], None]:
+    """Say on standard error what is being done, unless --quiet."""
+    return lambda text: None if args.quiet else say(text)
+
+
+def print_json(content: Any) -> None:
+    """Print plain values as JSON on standard output."""
+    print(json.dumps(content, indent=2, allow_nan=False))
+
+
+@contextmanager
+def progress(
+    args: argparse.Namespace, total: int, *, unit: str = "workloads", many: int = MANY
+) -> Iterator[Callable[[int], None]]:
+    """Progress bar on standard error for long work, silence for short work or --quiet."""
+    if args.quiet or total < many:
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(unit, total=total)
+        yield lambda done: bar.advance(task, done)

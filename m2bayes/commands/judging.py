@@ -1,0 +1,55 @@
+"""Commands that judge posteriors: check and evaluate."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import nullcontext
+
+from m2bayes import output, tables
+from m2bayes._files import write_whole
+from m2bayes.commands._shared import print_json, teller
+from m2bayes.database import Database
+from m2bayes.errors import DataError, UnknownNameError
+
+
+def check(args: argparse.Namespace) -> int:
+    """Verify a stored posterior and score it on the rows it was fitted to."""
+    from m2bayes.checking import report
+
+    database = Database(args.database)
+    result = report(
+        database, args.posterior, data=args.data, rebuild=args.fingerprint, tell=teller(args)
+    )
+    if args.json:
+        print_json(result)
+    else:
+        print(tables.check(result))
+    return 0
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """Score posteriors on unseen measurements."""
+    from m2bayes.suites import NAMES, Setting, run
+
+    for name in args.suites:
+        if name not in NAMES:
+            raise UnknownNameError("suite", name, NAMES)
+        if args.suites.count(name) > 1:
+            raise DataError(f"suite {name} is given twice; name each once")
+    if args.quick and args.out:
+        raise DataError("--quick is to see that suites run, its figures mean nothing: drop --out")
+    if not args.suites and not args.quick:
+        raise DataError(f"name a suite: {', '.join(NAMES)}; or --quick for all of them in small")
+    setting, out = Setting(Database(args.database), teller(args), quick=args.quick), []
+    with output.folder_to_write(args.out) if args.out else nullcontext() as folder:
+        for name in args.suites or NAMES:
+            out.append(run(name, setting))
+            if folder:
+                text = json.dumps(out[-1], indent=1, allow_nan=False) + "\n"
+                write_whole(folder / f"{name}.json", text.encode())
+    if args.json:
+        print_json(out)
+    else:
+        print("\n\n".join(tables.suite(result) for result in out))
+    return 0

@@ -1,0 +1,34 @@
+"""Commands that say what the database holds: list and show."""
+
+from __future__ import annotations
+
+import argparse
+
+from m2bayes import catalogue, tables
+from m2bayes.commands._shared import print_json
+from m2bayes.database import Database
+
+
+def list_names(args: argparse.Namespace) -> int:
+    """List names of one kind with a line on each."""
+    database = Database(args.database)
+    rows = catalogue.listing(database, args.kind)
+    if args.json:
+        print_json(rows)
+    else:
+        print(tables.columns(rows))
+    return 0
+
+
+def show(args: argparse.Namespace) -> int:
+    """Show one thing in full, whatever it is."""
+    database = Database(args.database)
+    content = catalogue.found(database, args.name)
+    if args.json:
+        print_json(content)
+    else:
+        rows = content.pop("factors", None)
+        print(tables.tree(content))
+        if rows:
+            print(f"\n{tables.factor_table(rows)}")
+    return 0

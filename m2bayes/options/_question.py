@@ -1,0 +1,90 @@
+"""Options of the commands that put a question to a posterior."""
+
+from __future__ import annotations
+
+import argparse
+
+from m2bayes.options._types import number, text, whole
+
+POSTERIOR = "step_bf16"
+WORKLOAD_HELP = (
+    "decode:batch=64,context=2048 · prefill:tokens=4096[,context=0] · "
+    "mixed:prefill=512,batch=64,context=2048 · gemm:m=64,n=6144,k=4096 (no --llm) · "
+    "attention:phase=decode,batch=64,context=2048,heads=32,kv_heads=8 (no --llm) · "
+    "or a .csv/.toml file of them"
+)
+
+
+def question(command: argparse.ArgumentParser) -> None:
+    """Add what rank, predict and report are asked."""
+    add = command.add_argument
+    add(
+        "--llm",
+        type=text,
+        metavar="NAME",
+        help="LLM name (m2bayes list llms) or path of a config.json",
+    )
+    add(
+        "--sku",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="NAME",
+        help="SKU name, alias (m2bayes list skus) or path of a datasheet .json",
+    )
+    add(
+        "--workload",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="SPEC",
+        help=WORKLOAD_HELP,
+    )
+    add(
+        "--metric",
+        help="step_time (default), gemm_time (the four projections of all layers, and the default "
+        "of gemm: and of --regime benchmark), attention_time (default of attention:), tpot, ttft "
+        "(idle server), tokens_per_second",
+    )
+    add("--tp", type=whole, default=1, metavar="N", help="GPUs that share the LLM (default 1)")
+    add("--dtype", default="bf16", help="of weights and activations (default bf16)")
+    add(
+        "--regime",
+        choices=["served", "benchmark"],
+        default="served",
+        help="served: cold weights, settled clock (default); benchmark: as kernel tables are taken",
+    )
+    add(
+        "--backend",
+        default="any",
+        help="sglang, trtllm, vllm, or any (default): a build like them",
+    )
+    engine(command)
+    add("--threshold", type=number, default=0.9, help="p_best of a clear verdict, 0.5 to 1 (0.9)")
+    add("--mass", type=number, default=0.9, help="mass of the intervals, 0 to 1 (0.9)")
+    add("--posterior", type=text, default=POSTERIOR, metavar="NAME", help=f"default: {POSTERIOR}")
+    add(
+        "--draws", type=whole, metavar="N", help="joint draws to use (default: all that are stored)"
+    )
+    add("--seed", type=whole, default=0)
+
+
+def engine(command: argparse.ArgumentParser) -> None:
+    """Add what is known of the engine and the card beyond their names."""
+    add = command.add_argument
+    add("--eager", action="store_true", help="the engine captures no CUDA graphs")
+    add(
+        "--calibrate",
+        type=text,
+        metavar="FILE.csv",
+        help="measured steps (sku, workload, step_time in s): one host time a SKU is learnt",
+    )
+    add(
+        "--power-limit",
+        type=text,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="SKU=W",
+        help="what if this SKU's power limit were lower",
+    )

@@ -1,0 +1,88 @@
+"""What every command's parser is made of; standard library only."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from typing import Any, NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the complaint and where to look, and exit with 2."""
+        self.exit(2, f"{self.prog}: {one_line(message)} (see {self.prog} --help)\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print; what cannot be printed is an error, for argparse it is not."""
+        (file or sys.stderr).write(message)
+
+
+class Version(argparse.Action):
+    """Print the version; it is only looked up when asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print and exit with 0."""
+        from importlib.metadata import version
+
+        print(f"m2bayes {version('m2bayes')}")
+        parser.exit(0)
+
+
+def one_line(message: str) -> str:
+    """Message as one line that no terminal takes for a command."""
+    line = " ".join(message.split())
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def text(given: str) -> str:
+    """Read a name or a path.
+
+    >>> text("h100")
+    'h100'
+    """
+    if not given.strip() or "\0" in given:
+        raise argparse.ArgumentTypeError("is empty: give a name or a path")
+    return given
+
+
+def whole(given: str) -> int:
+    """Read a whole number written in the digits 0 to 9.
+
+    >>> whole("-12")
+    -12
+    """
+    if not re.fullmatch("[+-]?[0-9]{1,18}", given):
+        raise argparse.ArgumentTypeError(f"{given[:40]!r} is not a whole number")
+    return int(given)
+
+
+def number(given: str) -> float:
+    """Read a finite number written in the digits 0 to 9.
+
+    >>> number("0.9")
+    0.9
+    """
+    form = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+    if not re.fullmatch(form, given) or not math.isfinite(float(given)):
+        raise argparse.ArgumentTypeError(f"{given[:40]!r} is not a finite number")
+    return float(given)
+
+
+def command(
+    commands: Any, name: str, help_: str, csv: bool = False, more: str = ""
+) -> argparse.ArgumentParser:
+    """Add a command with the options that all have."""
+    own: argparse.ArgumentParser = commands.add_parser(
+        name, help=help_, description=f"{help_[0].upper()}{help_[1:]}.{more}"
+    )
+    form = own.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="machine-readable, on stdout")
+    if csv:
+        form.add_argument("--csv", action="store_true", help="one row a workload and SKU")
+    own.add_argument("--quiet", action="store_true", help="no progress and no remarks")
+    own.add_argument("--database", type=text, metavar="DIR", help=argparse.SUPPRESS)
+    return own

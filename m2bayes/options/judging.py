@@ -1,0 +1,56 @@
+"""Options of check and evaluate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from m2bayes.options._types import command, text
+
+GEMM_POSTERIOR = "gemm_bf16-hier_gemm"
+SUITES = (
+    "gemm-cells",
+    "gemm-transfer",
+    "clock",
+    "eta",
+    "ranking",
+    "flips",
+    "fresh",
+    "knee",
+    "attention",
+    "attention-transfer",
+    "light",
+    "served",
+    "distserve",
+    "power",
+)
+
+
+def add(commands: Any) -> None:
+    """Add the commands that judge posteriors."""
+    check = command(commands, "check", "diagnostics and calibration of a stored posterior")
+    check.add_argument(
+        "posterior", nargs="?", default=GEMM_POSTERIOR, help=f"default: {GEMM_POSTERIOR}"
+    )
+    check.add_argument(
+        "--data",
+        type=text,
+        metavar="FILE.csv",
+        help="the rows it was fitted to, where they are not included: made by m2bayes import",
+    )
+    check.add_argument(
+        "--fingerprint", action="store_true", help="rebuild the model too and compare its density"
+    )
+    names = ", ".join(SUITES)
+    evaluate = command(
+        commands,
+        "evaluate",
+        "score posteriors on cells they have not seen",
+        more=f" A suite takes minutes. Suites: {names}.",
+    )
+    evaluate.add_argument(
+        "suites", nargs="*", metavar="SUITE", help=f"one or more of {names}; with --quick all"
+    )
+    evaluate.add_argument("--out", type=text, metavar="DIR", help="write <suite>.json there")
+    evaluate.add_argument(
+        "--quick", action="store_true", help="small versions, to see that they run: no figures"
+    )
