@@ -72,7 +72,11 @@ def question(command: argparse.ArgumentParser) -> None:
 def engine(command: argparse.ArgumentParser) -> None:
     """Add what is known of the engine and the card beyond their names."""
     add = command.add_argument
-    add("--eager", action="store_true", help="the engine captures no CUDA graphs")
+    add(
+        "--eager",
+        action="store_true",
+        help="the engine launches from Python and captures no CUDA graphs",
+    )
     add(
         "--calibrate",
         type=text,

@@ -113,8 +113,11 @@ def composed(
     return np.maximum(times @ weights, LEAST)
 
 
-def predictor(setting: Setting) -> StepTimes:
-    """Whole-step predictor of the setting's assembly [s], dims (draw, workload)."""
+def predictor(setting: Setting, *, only: str = "") -> StepTimes:
+    """Whole-step predictor of the setting's assembly [s], dims (draw, workload).
+
+    With `only`, of the operators whose names begin so.
+    """
     database = setting.database
     parts = database.assembly(setting.assembly).parts
     posteriors = aligned({part: database.draws(name) for part, name in parts.items()})
@@ -135,7 +138,8 @@ def predictor(setting: Setting) -> StepTimes:
             graphs=graphs,
             seed=setting.seed,
         )
-        whole = time.sum("op").isel(sku=0).transpose("chain", "draw", "workload")
+        kept = [str(op).startswith(only) for op in time["op"].values]
+        whole = time.isel(sku=0, op=kept).sum("op").transpose("chain", "draw", "workload")
         return whole.values.reshape(-1, len(workloads))
 
     return step_times

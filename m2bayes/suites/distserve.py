@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 DATA: tuple[str, ...] = ()
 JUDGED = ("assembly",)  # fields of the setting
 SKU, LLMS = "A100-80GB-SXM", {"facebook/opt-13b": "opt-13b", "facebook/opt-66b": "opt-66b"}
-PROFILES = {  # name of each profile: its file, the engine, whether steps replay a CUDA graph
-    "DistServe": ("profiler-a100-80g.distserve.json", "distserve", False),
+# Name of each profile: its file, the engine, whether launches are cheap: DistServe's engine
+# launches from C++, vLLM of that time from Python without CUDA graphs.
+PROFILES = {
+    "DistServe": ("profiler-a100-80g.distserve.json", "distserve", True),
     "vLLM": ("profiler-a100-80g.vllm.json", "vllm", False),
     "vLLM, second": ("profiler-a100-80g.vllm.1.json", "vllm", False),
 }
@@ -56,23 +58,22 @@ def run(setting: Setting) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``profiles`` as from `against_profiles`; ``huggyllama`` as from `against_table`; ``files``:
-        hashes.
+        From `against_profiles` and `against_table`; ``files``: hashes.
 
     Raises
     ------
     DataError
-        If the folder of outside data is not set or lacks the tables.
+        If the outside data lacks the tables.
     """
     folder = outside("distserve", "distserve")
     table = outside("distserve", "distserve-learneraf") / "read_db.csv"
     files = {name: folder / file for name, (file, _, _) in PROFILES.items()}
     coefficients = {name: distserve_profile(file, llms=LLMS) for name, file in files.items()}
     rows = huggyllama_rows(table)
-    step_times = predictor(setting)
+    step_times, attention = predictor(setting), predictor(setting, only="attention")
     return {
         "profiles": against_profiles(step_times, coefficients, seed=setting.seed),
-        "huggyllama": against_table(step_times, rows, seed=setting.seed),
+        "huggyllama": against_table(step_times, attention, rows, seed=setting.seed),
         "files": {file.name: sha256(file)[:12] for file in [*files.values(), table]},
     }
 
@@ -99,22 +100,21 @@ def against_profiles(
 ) -> dict[str, Any]:
     """Errors against the step times that each profile implies on a grid, zero-shot and calibrated.
 
-    A profile is a fit, so the grid holds no noise and its neighbours are no independent cells.
+    A profile is a fit: the grid holds no noise, and neighbours are no independent cells.
 
     Parameters
     ----------
     step_times : StepTimes
         The predictor, dims (draw, workload) [s].
     coefficients : dict of DataFrame
-        By name of the profile, from `m2bayes.traces.distserve_profile`.
+        By profile, from `m2bayes.traces.distserve_profile`.
     seed : int
-        Of splits and misfits.
+        Of splits.
 
     Returns
     -------
     dict
-        Profile, LLM and parallelism, phase, ``zero-shot`` and ``calibrated`` on a random third,
-        scored on the rest: plain numbers [1].
+        Profile, LLM and parallelism, phase, ``zero-shot``, ``calibrated`` on a third [1].
     """
     pairs = [(b, c) for b in BATCHES for c in CONTEXTS if b * c <= MOST_TOKENS]
     batch, context = np.array(pairs).T
@@ -162,42 +162,49 @@ def _calibrated(times: np.ndarray, observed: np.ndarray, *, seed: int) -> dict[s
 
 # --- a table of measured steps ---------------------------------------------------------------
 
-Terms = Callable[[np.ndarray, pd.DataFrame], list[np.ndarray]]
+Terms = Callable[[np.ndarray, np.ndarray, pd.DataFrame], list[np.ndarray]]
 
 
-def _decode_polynomial(x: np.ndarray, rows: pd.DataFrame) -> list[np.ndarray]:
+def _decode_polynomial(x: np.ndarray, part: np.ndarray, rows: pd.DataFrame) -> list[np.ndarray]:
     batch = rows["batch"].to_numpy(float)
     context = rows["length"].to_numpy(float) + (rows["output"].to_numpy(float) - 1) / 2
     return [np.ones_like(x), batch * context, batch]
 
 
-def _prefill_polynomial(x: np.ndarray, rows: pd.DataFrame) -> list[np.ndarray]:
+def _prefill_polynomial(x: np.ndarray, part: np.ndarray, rows: pd.DataFrame) -> list[np.ndarray]:
     batch, length = rows["batch"].to_numpy(float), rows["length"].to_numpy(float)
     return [np.ones_like(x), batch * length, batch * length**2]
 
 
-def _three(x: np.ndarray, rows: pd.DataFrame) -> list[np.ndarray]:
-    return [np.ones_like(x), x, rows["batch"].to_numpy(float)]
-
-
 POLYNOMIALS: dict[str, Terms] = {"decode": _decode_polynomial, "prefill": _prefill_polynomial}
+POLYNOMIAL = "polynomial"
+# Of three terms: this engine's host time, and how its attention kernel and its card differ.
 MODELS: dict[str, Terms] = {
-    "model + time x factor + per sequence": _three,
-    "model + time x factor": lambda x, rows: [np.ones_like(x), x],
-    "model x factor": lambda x, rows: [x],
+    "time + attention x factor + rest x factor": lambda x, part, _: [
+        np.ones_like(x),
+        part,
+        x - part,
+    ],
+    "time + model x factor": lambda x, part, _: [np.ones_like(x), x],
+    "model x factor": lambda x, part, _: [x],
 }
-PLUS_TIME = "model + time"
+PLUS_TIME = "time + model"
 
 
 def against_table(
-    step_times: StepTimes, rows: pd.DataFrame, *, engine: str = "distserve", seed: int = 0
+    step_times: StepTimes,
+    attention: StepTimes,
+    rows: pd.DataFrame,
+    *,
+    engine: str = "distserve",
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Held-out errors of calibrated predictions and of DistServe's polynomial, on the same rows.
 
     Parameters
     ----------
-    step_times : StepTimes
-        The predictor, dims (draw, workload) [s]; its median is calibrated.
+    step_times, attention : StepTimes
+        The predictor, and of its attention alone, dims (draw, workload) [s]; medians count.
     rows : DataFrame, one row a cell
         From `m2bayes.traces.huggyllama_rows`, ``decode`` and ``prefill`` [s].
     engine : str
@@ -208,31 +215,45 @@ def against_table(
     Returns
     -------
     dict
-        Table, ``eight folds`` and ``batch left out``, form, scores of points [1]; ``zero-shot``.
+        Table, ``eight folds`` and ``batch left out``, form: scores of points, and the error above
+        the polynomial's with its standard error over folds [1]; ``zero-shot``.
     """
     out: dict[str, Any] = {}
     for name, (phase, tp) in TABLES.items():
         own = rows[rows["tp"] == tp].reset_index(drop=True)
         cells = zip(own["batch"], own["length"], own["output"], strict=True)
         parts = [_parts(phase, int(b), int(n), int(m)) for b, n, m in cells]
-        times = composed(step_times, parts, UNNAMED, TWIN, engine=engine, tp=tp, graphs=False)
-        x, y = np.median(times, axis=0), own[phase].to_numpy()
+        times, part = (
+            composed(predict, parts, UNNAMED, TWIN, engine=engine, tp=tp)
+            for predict in (step_times, attention)
+        )
+        x, own_part, y = np.median(times, axis=0), np.median(part, axis=0), own[phase].to_numpy()
         order = labelled_rng(seed, "folds", name).permutation(len(own))
         folds = np.empty(len(own), dtype=int)
         folds[order] = np.arange(len(own)) % FOLDS
-        forms = {"polynomial": POLYNOMIALS[phase], **MODELS}
+        forms = {
+            form: terms(x, own_part, own)
+            for form, terms in {POLYNOMIAL: POLYNOMIALS[phase], **MODELS}.items()
+        }
+        splits = {"eight folds": folds, "batch left out": own["batch"].to_numpy()}
         out[name] = {"cells": len(own), "zero-shot": scored(times, y)}
-        for split, labels in {
-            "eight folds": folds,
-            "batch left out": own["batch"].to_numpy(),
-        }.items():
+        for split, labels in splits.items():
+            guesses = {form: held_out(terms, y, labels) for form, terms in forms.items()}
+            guesses[PLUS_TIME] = held_out([np.ones_like(y)], y, labels, known=x)
             out[name][split] = {
-                form: point_scores(held_out(terms(x, own), y, labels), y)
-                for form, terms in forms.items()
+                form: point_scores(guess, y) | _above(guess, guesses[POLYNOMIAL], y, labels)
+                for form, guess in guesses.items()
             }
-            offset = held_out([np.ones_like(y)], y, labels, known=x)
-            out[name][split][PLUS_TIME] = point_scores(offset, y)
     return out
+
+
+def _above(
+    guess: np.ndarray, rival: np.ndarray, y: np.ndarray, labels: np.ndarray
+) -> dict[str, float]:
+    """Error above a rival's, mean over folds and its standard error [1]."""
+    error = np.abs(guess / y - 1) - np.abs(rival / y - 1)
+    by = np.array([error[labels == label].mean() for label in np.unique(labels)])
+    return {"above": float(by.mean()), "above_se": float(by.std(ddof=1) / len(by) ** 0.5)}
 
 
 def _parts(phase: str, batch: int, length: int, output: int) -> dict[Step, float]:
