@@ -44,7 +44,7 @@ LAYERS = [
     {"posterior", "remarks", "catalogue"},
     {"leaveout"},
     {"evaluate"},
-    {"checking", "suites._grid", "suites._steps", "suites.rivals"},
+    {"checking", "suites._grid", "suites._steps", "suites._forest", "suites.rivals"},
     {"suites.gemm_cells", "suites.gemm_transfer", "suites.clock", "suites.eta", "suites.attention"},
     {
         "suites.ranking",
@@ -55,8 +55,8 @@ LAYERS = [
         "suites.light",
         "suites.attention_transfer",
     },
-    {"suites.served"},
-    {"suites.distserve"},
+    {"suites.served", "suites._profiles"},
+    {"suites.distserve", "suites.vidur_home", "suites.vidur_transfer"},
     {"suites"},
     {"commands._shared"},
     {"commands.asking", "commands.fitting", "commands.importing", "commands.judging"},
@@ -82,6 +82,10 @@ AT_MODULE_LEVEL = {
     "suites.distserve": FRAMES,
     "suites.attention": FRAMES,
     "suites.light": FRAMES,
+    "suites._forest": FRAMES,
+    "suites._profiles": FRAMES,
+    "suites.vidur_home": FRAMES,
+    "suites.vidur_transfer": FRAMES,
     "importing": FRAMES,
     "outside": FRAMES,
     "traces": FRAMES,
@@ -94,6 +98,7 @@ LAZILY = {
     "diagnostics": {"arviz_stats"},
     "posterior": {"nutpie", "pymc"},
     "suites.rivals": {"sklearn"},
+    "suites._forest": {"sklearn"},
     "suites.knee": {"pymc", "scipy"},
     "leaveout": {"nutpie"},
     "database": {"pandas", "h5py"},
@@ -105,7 +110,7 @@ HEAVY = {"pymc", "pytensor", "arviz", "arviz_base", "arviz_stats", "arviz_plots"
 HEAVY |= {"numba", "matplotlib", "scipy"}
 ANY_ARRAYS = {"numpy", "pandas", "xarray", "h5py", "h5netcdf"}
 PROVIDED_BY = {"pytensor": "pymc", "scipy": "pymc", "arviz_stats": "arviz"}  # pinned through these
-OPTIONAL = {"sklearn"}  # used where it is installed, and for one rival only
+OPTIONAL = {"sklearn"}  # used where it is installed, and for rivals only
 
 
 @cache

@@ -100,7 +100,7 @@ def test_the_suite_from_end_to_end(outside, setting, monkeypatch):
 
 def test_cells_that_were_fitted_are_left_out(outside):
     rows, train = unseen(outside)
-    rest = light._without(rows, train[CELL])
+    rest = light.without(rows, train[CELL])
     assert rest.merge(train, on=CELL).empty
     assert len(rest) + len(rows.merge(train[CELL], on=CELL)) == len(rows)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from m2bayes.options._types import command, text
+from m2bayes.options._types import command, plot, text
 
 GEMM_POSTERIOR = "gemm_bf16-hier_gemm"
 SUITES = (
@@ -22,6 +22,8 @@ SUITES = (
     "served",
     "distserve",
     "power",
+    "vidur-home",
+    "vidur-transfer",
 )
 
 
@@ -40,6 +42,7 @@ def add(commands: Any) -> None:
     check.add_argument(
         "--fingerprint", action="store_true", help="rebuild the model too and compare its density"
     )
+    plot(check, "PIT, coverage and posterior predictive")
     names = ", ".join(SUITES)
     evaluate = command(
         commands,

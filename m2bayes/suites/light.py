@@ -53,13 +53,13 @@ def run(setting: Setting) -> dict[str, Any]:
     folder = outside("light", "vidur")
     draws = setting.database.draws(setting.light)
     files = {alias: sorted((folder / alias).rglob("mlp.csv")) for alias in (FITTED, *NEVER)}
-    rows = {alias: _profiled(setting, alias, paths, folder) for alias, paths in files.items()}
-    train = _fitted(setting, rows[FITTED])
+    rows = {alias: profiled(setting, alias, paths, folder) for alias, paths in files.items()}
+    train = fitted(setting, rows[FITTED])
     (source,) = {card_of(str(unit)) for unit in draws["sku"].values}
     out: dict[str, Any] = {}
     for alias, table in rows.items():
         setting.tell(f"light kernels of {alias}")
-        unseen = _without(table, train) if alias == FITTED else table
+        unseen = without(table, train) if alias == FITTED else table
         known = _medians(rows[FITTED], "kernel") if alias in NEVER else None
         cells = predicted(setting, draws, unseen, source=source, known=known)
         out[alias] = {"cells": len(cells), "bar": BARS[alias]} | {
@@ -78,16 +78,16 @@ def run(setting: Setting) -> dict[str, Any]:
     return out | {"files": {name: sha256(path)[:12] for name, path in read.items()}}
 
 
-def _profiled(setting: Setting, alias: str, paths: list[Path], folder: Path) -> pd.DataFrame:
-    """Rows of all profiles of one card."""
+def profiled(setting: Setting, alias: str, paths: list[Path], folder: Path) -> pd.DataFrame:
+    """Rows of all profiles of one card, dims (row,) [s]."""
     if not paths:
         raise RecordError(f"{folder / alias}: no mlp.csv in it; is it Vidur's folder?")
     sku = str(setting.database.datasheets([alias])["sku"].item())
     return vidur_cells(paths, sku).rename(columns={"op": "operator"})
 
 
-def _fitted(setting: Setting, rows: pd.DataFrame) -> pd.DataFrame:
-    """Cells that the posterior was fitted to; their hash must be the recorded one."""
+def fitted(setting: Setting, rows: pd.DataFrame) -> pd.DataFrame:
+    """Cells that the posterior was fitted to, dims (cell,) [1]; their hash is checked."""
     record = setting.database.posterior(setting.light)
     train = checked(designed(rows), origin=FITTED, law=LAWS["light_time"])
     if content_hash(train) != record.data[0]["sha256"]:
@@ -98,8 +98,8 @@ def _fitted(setting: Setting, rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(train[CELL])
 
 
-def _without(rows: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
-    """Rows whose cell was not fitted."""
+def without(rows: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose cell is not in `train`, dims (row,) [s]."""
     seen = rows.merge(train, on=CELL, how="left", indicator=True)["_merge"].to_numpy() == "both"
     return rows[~seen].reset_index(drop=True)
 
