@@ -84,6 +84,8 @@ def _found_file(database: Database, path: str) -> dict[str, Any]:
     if "fingerprint" in content:
         record = dataclasses.asdict(database.posterior(path))
         return {"posterior": record, "factors": factors(database, path)}
+    if "suite" in content:
+        return {"evaluation": content}
     if "facts" in content:
         database.datasheets([path])  # refuses a card that is wrong
         return {"SKU": content}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from m2bayes.database import Database, Posterior, digest
 from m2bayes.errors import RecordError
@@ -22,6 +23,7 @@ def report(
     rebuild: bool,
     tell: Callable[[str], None],
     data: str | None = None,
+    keep: Callable[[str, xr.DataArray, xr.DataArray], None] = lambda sku, draws, observed: None,
 ) -> dict[str, Any]:
     """Diagnostics of a posterior, and how its predictive covers the rows it was fitted to.
 
@@ -37,6 +39,8 @@ def report(
         Told what is being done.
     data : str, optional
         File of the rows that it was fitted to, where the database does not include them.
+    keep : callable
+        Given each SKU, its predictive draws, dims (chain, draw, cell), and measurements [s].
 
     Returns
     -------
@@ -77,6 +81,7 @@ def report(
         predictive = cell_times(unconditioned, own, sheets, seed=0).drop_vars(
             "sku", errors="ignore"
         )
+        keep(sku, predictive, observed)
         out["calibration"][sku] = scores(predictive, observed)
     keys = next(iter(out["calibration"].values())).keys()
     out["calibration"]["mean"] = {

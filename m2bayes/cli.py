@@ -29,10 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    args = argparse.Namespace(command="")
+    given = sys.argv[1:] if argv is None else argv
+    args = argparse.Namespace(command="", argv=[*given])
     try:
         try:
-            parser().parse_args(argv, args)
+            parser().parse_args(given, args)
             return _command_of(args)
         finally:
             sys.stdout.flush()

@@ -12,7 +12,7 @@ from m2bayes._files import reason, shown
 from m2bayes.errors import DataError
 
 
-def file_to_write(out: str) -> Path:
+def file_to_write(out: str, *, option: str = "--out") -> Path:
     """Path of a regular file that is there or can be made, symbolic links followed.
 
     Raises
@@ -32,13 +32,13 @@ def file_to_write(out: str) -> Path:
             problem = "is write-protected; name another"
     except FileNotFoundError:
         if not path.parent.is_dir():
-            raise DataError(f"--out {shown(out)}: no such folder") from None
+            raise DataError(f"{option} {shown(out)}: no such folder") from None
     except (OSError, ValueError) as error:
         problem = f"{reason(error)}; name another file"
     if not problem and not os.access(path.parent, os.W_OK | os.X_OK):
         problem = "its folder is write-protected; choose another"
     if problem:
-        raise DataError(f"--out {shown(out)}: cannot be written: {problem}")
+        raise DataError(f"{option} {shown(out)}: cannot be written: {problem}")
     return path
 
 

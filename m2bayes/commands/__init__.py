@@ -9,6 +9,7 @@ from importlib import import_module
 COMMANDS = {
     "rank": ("asking", "rank"),
     "predict": ("asking", "predict"),
+    "report": ("report", "report"),
     "import": ("importing", "import_"),
     "fit": ("fitting", "fit"),
     "check": ("judging", "check"),

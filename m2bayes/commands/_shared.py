@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 MANY = 200  # workloads from which a progress bar is worth showing
@@ -26,6 +27,17 @@ def teller(args: argparse.Namespace) -> Callable[[str], None]:
 def print_json(content: Any) -> None:
     """Print plain values as JSON on standard output."""
     print(json.dumps(content, indent=2, allow_nan=False))
+
+
+def figure_file(args: argparse.Namespace) -> Path | None:
+    """File that --plot names, checked before the work is begun."""
+    if not args.plot:
+        return None
+    from m2bayes.output import file_to_write
+    from m2bayes.plot import suffix_of
+
+    suffix_of(args.plot)
+    return file_to_write(args.plot, option="--plot")
 
 
 @contextmanager

@@ -1,0 +1,95 @@
+"""Capacity plans: what meeting the SLO costs, and how surely it is met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from m2bayes.errors import DataError
+from m2bayes.plot import _canvas as house
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COSTS = {"cost_per_hour": "cost per hour", "gpus": "GPUs"}
+
+
+@house.styled
+def cost_against_slo(
+    results: Sequence[Mapping[str, Any]], *, choice: str | None = None, currency: str = "USD/h"
+) -> Figure:
+    """Cost of every plan against the probability that it meets the SLO.
+
+    Parameters
+    ----------
+    results : list of dict
+        ``results`` of ``m2bayes plan --json``: ``sku``, ``tp``, ``gpus``, ``p_slo`` [1],
+        ``cost_per_hour``, or null; where they are given, ``p_slo_mcse`` [1] and the intervals
+        ``gpus_interval`` and ``cost_interval`` (``low``, ``high``) are drawn as bands.
+    choice : str, optional
+        SKU that the plan chooses.
+    currency : str
+        Unit of the cost.
+
+    Returns
+    -------
+    Figure
+        One point a plan; without prices the number of GPUs takes the place of the cost.
+
+    Raises
+    ------
+    DataError
+        If no plan can serve the load.
+    """
+    shown = [plan for plan in results if plan.get("gpus") and plan.get("p_slo") is not None]
+    if not shown:
+        raise DataError("no plan in the results can serve the load; there is nothing to draw")
+    priced = all(plan.get("cost_per_hour") is not None for plan in shown)
+    key, unit = ("cost_per_hour", currency) if priced else ("gpus", "1")
+    figure, axes = house.canvas(height=4.2)
+    axis = axes[0, 0]
+    looks = house.looks(_name(plan) for plan in shown)
+    for plan in shown:
+        _plan(axis, plan, key, unit, looks[_name(plan)], chosen=plan["sku"] == choice)
+    axis.set_xlabel("probability that the SLO is met [1]")
+    axis.set_ylabel(f"{COSTS[key]} [{unit}]")
+    axis.set_xlim(max(-0.03, min(float(plan["p_slo"]) for plan in shown) - 0.1), 1.03)
+    axis.set_ylim(bottom=0)
+    axis.margins(y=0.15)
+    axis.set_title("Cost against SLO; filled: the choice")
+    handles = [_handle(name, look) for name, look in looks.items()]
+    house.legend_below(figure, handles, columns=2)
+    return figure
+
+
+def _plan(
+    axis: Any,
+    plan: Mapping[str, Any],
+    key: str,
+    unit: str,
+    look: Mapping[str, str],
+    *,
+    chosen: bool,
+) -> None:
+    x, y = float(plan["p_slo"]), float(plan[key])
+    band = plan.get("cost_interval" if key == "cost_per_hour" else "gpus_interval")
+    if band and band.get("low") is not None:
+        axis.plot([x, x], [band["low"], band["high"]], color=look["color"], linewidth=5, alpha=0.3)
+    error = float(plan.get("p_slo_mcse") or 0.0)
+    if error:
+        axis.plot([x - error, x + error], [y, y], color=look["color"], linewidth=1.2)
+    point = axis.plot(
+        x, y, color=look["color"], marker=look["marker"], markersize=8,
+        markerfacecolor=look["color"] if chosen else "white",
+    )  # fmt: skip
+    house.hover(point[0], f"{_name(plan)}: {y:.4g} {unit}, P(SLO) {x:.3f}")
+
+
+def _name(plan: Mapping[str, Any]) -> str:
+    return f"{plan['gpus']} × {plan['sku']}, TP {plan['tp']}"
+
+
+def _handle(name: str, look: Mapping[str, str]) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=name, linestyle="", color=look["color"], marker=look["marker"])
