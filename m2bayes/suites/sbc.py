@@ -1,0 +1,80 @@
+"""Simulation-based calibration of every stored model's inference, on small designs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from m2bayes import sbc
+from m2bayes._ranks import judged
+from m2bayes.diagnostics import fingerprint
+from m2bayes.posterior import compiled_model, versions
+from m2bayes.suites import _designs
+
+if TYPE_CHECKING:
+    from m2bayes.suites import Setting
+
+DATA = ("clock_sustained",)
+JUDGED = ("assembly", "baseline")  # fields of the setting
+EFFORT = sbc.Effort()
+CONTROL = 100  # simulations of the control
+SHIFT = 1.0  # of the control's prior, in its own standard deviations
+QUICK = sbc.Effort(simulations=4, kept=7, tune=100, thin=4, ess=0.0, longer=(1,))
+SMALLEST = "const_ceiling"  # what is run when there is little time
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    """Calibrate each model, and show that a wrong prior is found out.
+
+    Returns
+    -------
+    dict
+        ``effort`` and ``scales`` (whether the spreads of the hierarchy are fixed or sampled);
+        ``models``: as from `m2bayes._ranks.judged`, with ``labels``, ``cells`` and the
+        ``control``: the same of simulations whose ``factor`` was drawn from a prior higher by
+        ``shift`` sd.
+    """
+    effort, names = (QUICK, [SMALLEST]) if setting.quick else (EFFORT, list(_designs.DESIGNS))
+    return {
+        "effort": asdict(effort),
+        "scales": "sampled, each from its prior",
+        "models": {name: _model(setting, name, effort) for name in names},
+    }
+
+
+def _model(setting: Setting, name: str, effort: sbc.Effort) -> dict[str, Any]:
+    """Calibration of one model, and its control."""
+    inputs = _designs.inputs(setting.database, name)
+    setting.tell(f"{name}: compiling")
+    model = inputs.build(setting.database.builder(name))
+    compiled = compiled_model(model, jitter=inputs.law.variant is None)
+    factor, mark = _designs.DESIGNS[name].factor, fingerprint(model)
+    parts: dict[str, tuple[sbc.Effort, dict[str, Any]]] = {
+        "": (effort, {}),
+        "control": (
+            replace(effort, simulations=min(CONTROL, effort.simulations)),
+            {"wrong": factor, "shift": SHIFT},
+        ),
+    }
+    out: dict[str, Any] = {}
+    for part, (lengths, change) in parts.items():
+        seed = setting.seed + 1000 * bool(part)
+        simulated = sbc.simulate(model, lengths.simulations, seed=seed, **change)
+        file = _cache() / f"{sbc.key(mark, lengths, seed, change, versions())}.json"
+        title = f"{name} {part}".strip()
+
+        def tell(text: str, title: str = title) -> None:
+            setting.tell(f"{title}: {text}")
+
+        found = sbc.ranks(compiled, simulated, lengths, file=file, tell=tell)
+        out[part] = judged(found, lengths.kept)
+    control = {"factor": factor, "shift": SHIFT, **out["control"]}
+    own = {"labels": inputs.skus, "cells": inputs.cells().sizes["cell"]}
+    return {**own, **out[""], "control": control}
+
+
+def _cache() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "m2bayes" / "sbc"
