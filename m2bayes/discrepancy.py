@@ -41,7 +41,6 @@ SHARED = 0.75  # share of the variance that cards of one architecture have in co
 NEAREST = 64  # measured cells that a shape is conditioned on
 SILENT = 1e12  # noise of a cell that must not be heard
 OUTLIER = 6.0  # residuals beyond this many scales are pulled in to it
-COVERED = (0.9, 2.1318)  # share of |t| with 4 degrees of freedom, and its quantile
 Lengths = tuple[float, ...]
 TOGETHER = 16  # shapes in one matrix product
 BLOCK = 256  # shapes conditioned at once
@@ -62,7 +61,8 @@ class Residuals:
     noise : array, dims (cell,)
         Variance of `unit` that run noise explains [1].
     wider : float
-        How much wider the SKU's errors are than the conditional sd says, see `inflation` [1].
+        How much wider the SKU's errors are than the conditional sd says [1], see
+        `m2bayes.residuals.inflation`.
     """
 
     shapes: np.ndarray
@@ -196,22 +196,6 @@ def _local_moments(
         1 - (gain * to_own).sum(axis=1),
         SHARED - (gain * to_sister).sum(axis=1),
     )
-
-
-def inflation(residuals: Residuals, sku: str, *, lengths: Lengths) -> float:
-    """How much wider errors of prediction from neighbours are than their modelled sd [1].
-
-    Each measured cell of the SKU is predicted from cells of other shapes; the factor is that by
-    which the 90 % quantile of the absolute error exceeds that of a Student-t with 4 degrees of
-    freedom.
-    """
-    own = residuals.sku == sku
-    known = moments(
-        residuals.shapes[own], sku=sku, residuals=residuals, lengths=lengths, left_out=True
-    )
-    error = residuals.unit[own] - known.mean
-    scaled = np.abs(error) / np.sqrt(known.sd**2 + residuals.noise[own])
-    return float(np.quantile(scaled, COVERED[0]) / COVERED[1])
 
 
 def _features(shapes: np.ndarray, frequencies: int, lengths: Lengths) -> np.ndarray:

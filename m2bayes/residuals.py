@@ -7,9 +7,13 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
-from m2bayes.discrepancy import Residuals, cell_scale, inflation
+from m2bayes.discrepancy import Lengths, Residuals, cell_scale, moments
 from m2bayes.factors import by_sku, with_skus
 from m2bayes.mechanism.laws import LAWS
+
+FEW = 100  # draws that tell the spread of the modelled times
+WIDER = (0.2, 5.0)  # smallest and largest inflation
+COVERED = (0.9, 2.1318)  # share of |t| with 4 degrees of freedom, and its quantile
 
 
 def known(posterior: xr.Dataset, family: str, sku: str) -> Residuals | None:
@@ -51,7 +55,7 @@ def residuals(posterior: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset) 
         the discrepancy; ``residual_noise``, its variance from run noise [1]; ``residual_shape``
         (cell, size) and ``residual_gain``, its log gain from L2 [1];
         ``residual_sku``, ``residual_architecture``; ``residual_wider`` (sku),
-        see `m2bayes.discrepancy.inflation` [1]. Merge it into the draws.
+        see `inflation` [1]. Merge it into the draws.
     """
     mean = posterior.mean(("chain", "draw")).expand_dims(chain=1, draw=1)
     mean.attrs = posterior.attrs
@@ -79,19 +83,68 @@ def residuals(posterior: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset) 
             "residual_architecture": ("cell", families_.values.astype(str)),
         }
     )
-    wider = [
-        inflation(_of(out, str(family)), str(name), lengths=law.lengths)
-        for name, family in zip(
-            datasheets["sku"].values, datasheets["architecture"].values, strict=True
+    wider = []
+    for name, family in zip(
+        datasheets["sku"].values, datasheets["architecture"].values, strict=True
+    ):
+        own = sku == name
+        spread = _parameter_variance(posterior, cells.isel(cell=own), datasheets.sel(sku=[name]))
+        known_ = _of(out, str(family))
+        wider.append(
+            inflation(known_, str(name), lengths=law.lengths, spread=spread / scale[own] ** 2)
         )
-    ]
     return out.assign(residual_wider=("sku", wider)).assign_coords(sku=datasheets["sku"].values)
+
+
+def inflation(
+    residuals: Residuals, sku: str, *, lengths: Lengths, spread: np.ndarray | float = 0.0
+) -> float:
+    """How much wider what neighbours leave unknown is than the field says [1].
+
+    Each measured cell of the SKU is predicted from cells of other shapes; the factor, applied as
+    `moments` applies it, makes the 90 % quantile of the absolute error over its predictive scale
+    that of a Student-t with 4 degrees of freedom.
+
+    Parameters
+    ----------
+    residuals : Residuals
+        Of the architecture.
+    sku : str
+        Whose cells are predicted.
+    lengths : tuple of float
+        See `moments`.
+    spread : array or float, dims (cell,) of the SKU
+        Variance that the factors' posterior adds to a prediction, in units of the scale [1].
+    """
+    own = residuals.sku == sku
+    alone = replace(residuals, wider=1.0)
+    known = moments(residuals.shapes[own], sku=sku, residuals=alone, lengths=lengths, left_out=True)
+    error, rest = np.abs(residuals.unit[own] - known.mean), residuals.noise[own] + spread
+    learnt, factors = 1 - known.sd**2, np.geomspace(*WIDER, 97)
+    reached = [
+        np.quantile(error / np.sqrt((known.sd * (1 + learnt * (f - 1))) ** 2 + rest), COVERED[0])
+        for f in factors
+    ]
+    return float(np.interp(-COVERED[1], -np.array(reached), factors))
 
 
 def _spread(mean: xr.Dataset, name: str, datasheets: xr.Dataset) -> xr.DataArray:
     """Log spread of each SKU [1], dims (sku,), at the mean of the draws."""
     held = by_sku(mean, name, datasheets, seed=0).isel(chain=0, draw=0, drop=True)
     return held.broadcast_like(datasheets["sku"]).assign_coords(sku=datasheets["sku"].values)
+
+
+def _parameter_variance(
+    posterior: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset
+) -> np.ndarray:
+    """Variance over some draws of the log of one SKU's modelled times [1], dims (cell,)."""
+    step = max(1, posterior.sizes["draw"] // FEW)
+    some = posterior.isel(chain=[0], draw=slice(None, None, step))
+    law, factors = LAWS[str(posterior.attrs["law"])], with_skus(some, datasheets, seed=0)
+    backend = cells["backend"].isel(run=0)
+    terms = law.terms(cells.isel(run=0), datasheets, regime="benchmark", backend=backend)
+    time = law.time(terms, dict(factors.data_vars)).transpose("chain", "draw", "sku", "cell")
+    return np.asarray(np.log(time.values[0, :, 0]).var(axis=0))
 
 
 def _mean_time(

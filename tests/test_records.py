@@ -22,7 +22,7 @@ from m2bayes.inputs import Inputs
 from m2bayes.kernels import card_of, unit_labels, unit_sheets
 from m2bayes.measurements import COLUMNS, checked, content_hash
 from m2bayes.mechanism.laws import LAWS
-from m2bayes.residuals import known
+from m2bayes.residuals import WIDER, known
 from m2bayes.step import PARTS, aligned
 from m2bayes.suites import NAMES as SUITES
 from m2bayes.workload import gemm_cells, parse_workload
@@ -403,8 +403,17 @@ def test_residuals_are_stored_only_for_tables_that_are_here(name):
     families = sheets["architecture"].to_series()[held["sku"]].to_numpy()
     assert (draws["residual_architecture"].values == families).all()
     assert (draws["residual_noise"] > 0).all()
-    assert (draws["residual_wider"] > 0.5).all()
-    assert (draws["residual_wider"] < 2).all()
+    assert ((draws["residual_wider"] >= WIDER[0]) & (draws["residual_wider"] < WIDER[1])).all()
+
+
+@pytest.mark.slow
+def test_stored_residuals_are_what_the_tables_say():
+    script = DATABASE.root / "data" / "recipes" / "residuals.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("as stored") >= 3
 
 
 @every_posterior
