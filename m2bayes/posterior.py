@@ -134,7 +134,7 @@ def prior_quantiles(model: pm.Model, card: Model) -> dict[str, list[float]]:
         base = f"log_{factor['name']}" if factor["link"] == "log" else factor["name"]
         options = (base, f"{base}_architecture", f"{base}_mean")
         names[factor["name"]] = next(n for n in options if n in model.named_vars)
-    with model, _silent("pymc"):
+    with model, silent("pymc"):
         tree = pm.sample_prior_predictive(PRIOR_DRAWS, var_names=[*names.values()], random_seed=0)
     prior, out = tree["prior"], {}
     for factor in card.factors:
@@ -146,7 +146,7 @@ def prior_quantiles(model: pm.Model, card: Model) -> dict[str, list[float]]:
 
 
 @contextmanager
-def _silent(name: str) -> Iterator[None]:
+def silent(name: str) -> Iterator[None]:
     """Let a logger say warnings only, for as long as this lasts."""
     logger = logging.getLogger(name)
     level = logger.level
