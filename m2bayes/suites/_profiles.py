@@ -84,7 +84,7 @@ def _projections(file: Path, sku: str) -> pd.DataFrame:
 
 def _light_operators(file: Path, sku: str) -> pd.DataFrame:
     found = read_operators(file, sku=sku)  # the rows of the file, once for each operator
-    parallel = np.tile(pd.read_csv(file)[PARALLEL].to_numpy(), len(OPERATORS))
+    parallel = np.tile(fresh.profile(file)[PARALLEL].to_numpy(), len(OPERATORS))
     found = found.assign(llm=file.parent.name, tp=parallel)
     return found.groupby([*ROW, "kernel", "width"])["op_time"].median().reset_index()
 
@@ -235,22 +235,21 @@ def compared(
     rivals : sequence of str
         Names that every other predictor is held against.
     seed : int
-        Of the bootstrap, which draws blocks: all rows of an LLM with one token count.
+        Of the bootstrap, which draws blocks: all rows of an LLM with one token count. Neighbouring
+        counts err alike, so ratios have a second interval, from blocks of an octave of counts.
 
     Returns
     -------
     dict
         ``rows``, ``blocks``, and by name ``mape``, its 90 % interval ``low`` to ``high``,
         ``median_ape``, ``bias`` (median log of observed over predicted), ``by op``, ``by llm``
-        and ``over``: by rival the ``ratio`` of its MAPE to the rival's, ``low`` to ``high``.
+        and ``over``: by rival the ``ratio`` of its MAPE to the rival's, ``low`` to ``high``, and
+        ``octave_low`` to ``octave_high``.
     """
-    observed = table["op_time"].to_numpy()
-    block = table.groupby(["llm", "tokens"]).ngroup().to_numpy()
-    total = int(block.max()) + 1
-    drawn = labelled_rng(seed, "profiles", "blocks").integers(total, size=(RESAMPLES, total))
-    number = np.bincount(block)[drawn].sum(axis=1)
+    observed, tokens = table["op_time"].to_numpy(), table["tokens"].to_numpy()
     error = {name: np.abs(times / observed - 1) for name, times in points.items()}
-    again = {n: np.bincount(block, e)[drawn].sum(axis=1) / number for n, e in error.items()}
+    again, total = _resampled(error, table["llm"], tokens, seed)
+    octaves, _ = _resampled(error, table["llm"], np.floor(np.log2(tokens)), seed)
     out: dict[str, Any] = {"rows": len(table), "blocks": total}
     for name, times in points.items():
         held = out[name] = {
@@ -266,11 +265,23 @@ def compared(
             held["over"] = {
                 rival: {"ratio": float(error[name].mean() / error[rival].mean())}
                 | _interval(again[name] / again[rival])
+                | _interval(octaves[name] / octaves[rival], "octave_")
                 for rival in rivals
             }
     return out
 
 
-def _interval(values: np.ndarray) -> dict[str, float]:
+def _resampled(
+    error: Mapping[str, np.ndarray], llm: pd.Series, label: np.ndarray, seed: int
+) -> tuple[dict[str, np.ndarray], int]:
+    """Mean errors [1], dims (resample,), of blocks drawn anew, those of one LLM and label."""
+    block = pd.DataFrame({"llm": llm.to_numpy(), "label": label}).groupby(["llm", "label"]).ngroup()
+    total = int(block.max()) + 1
+    drawn = labelled_rng(seed, "profiles", "blocks").integers(total, size=(RESAMPLES, total))
+    number = np.bincount(block)[drawn].sum(axis=1)
+    return {n: np.bincount(block, e)[drawn].sum(axis=1) / number for n, e in error.items()}, total
+
+
+def _interval(values: np.ndarray, prefix: str = "") -> dict[str, float]:
     low, high = np.quantile(values, [(1 - MASS) / 2, (1 + MASS) / 2])
-    return {"low": float(low), "high": float(high)}
+    return {f"{prefix}low": float(low), f"{prefix}high": float(high)}
