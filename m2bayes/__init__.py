@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from m2bayes.database import Database
     from m2bayes.decision import choose, evpi, expected_regret, p_best, p_flip, rank, verdict
+    from m2bayes.importing import read_measurements
     from m2bayes.posterior import sample
     from m2bayes.predictive import predict
     from m2bayes.workload import gemm_cells, parse_workload
@@ -22,6 +23,7 @@ _HOMES = {
     "parse_workload": "workload",
     "predict": "predictive",
     "rank": "decision",
+    "read_measurements": "importing",
     "sample": "posterior",
     "verdict": "decision",
 }
@@ -37,6 +39,7 @@ __all__ = [
     "parse_workload",
     "predict",
     "rank",
+    "read_measurements",
     "sample",
     "verdict",
 ]

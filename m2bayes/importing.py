@@ -1,235 +1,233 @@
-"""Tables of other projects, turned where the user has them into tables that a fit reads."""
+"""Measurement files of any known format as tidy tables in SI units."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
+import xarray as xr
 
-from m2bayes._files import read_json, sha256, shown, write_whole
+from m2bayes._files import sha256, shown, write_whole
 from m2bayes.database import Database
-from m2bayes.errors import DataError, RecordError, UnknownNameError
+from m2bayes.errors import DataError, M2BayesError, RecordError, UnknownNameError
+from m2bayes.floors import sound
+from m2bayes.importers._parts import PLACE, Ask, Part, joined, names_of
+from m2bayes.importers.formats import FORMATS, Format, Whole, recognised
 from m2bayes.measurements import checked, content_hash
-from m2bayes.mechanism.host import EAGER, kernel_count
 from m2bayes.mechanism.laws import LAWS
-from m2bayes.residency import weight_bytes
-from m2bayes.traces import decode_time, distserve_profile
-from m2bayes.vidur import read_operators
-
-CELL = ["kernel", "tokens", "width"]
-SPACED = 9  # token counts of a profile that are kept, evenly spaced in the log, and as many linear
-BATCHES, CONTEXT = (1, 8, 32, 64), 128  # [1], [token] of each sequence: little work for the GPU
-ENGINE, COMMIT = "vllm", "82831f1"  # whose profile says where the host bounds; of the files
-HOST_BOUND = 1 / 3  # of a step: no more than this takes the reading of the weights
-
-Reader = Callable[[Database, Sequence[Path], str], pd.DataFrame]
+from m2bayes.plausible import Finding
 
 
-@dataclass(frozen=True)
-class Format:
-    """One way to read other projects' files.
-
-    Parameters
-    ----------
-    law : str
-        Of the kernels that the table holds, a key of `m2bayes.mechanism.laws.LAWS`.
-    read : callable
-        ``(database, paths, sku) ->`` table.
-    """
-
-    law: str
-    read: Reader
-
-
-def vidur_light(database: Database, paths: Sequence[Path], sku: str) -> pd.DataFrame:
-    """Light kernels of the profiles of one card, a designed subset of their cells.
-
-    Parameters
-    ----------
-    database : Database
-        Without effect.
-    paths : sequence of Path
-        ``mlp.csv`` of Vidur, one an LLM.
-    sku : str
-        Full name of the card.
-
-    Returns
-    -------
-    DataFrame, dims (row,), one row a cell
-        ``op_time`` [s], the median over its replicates in all files; ``tokens`` [token] are those
-        of `spaced_counts` in a file, ``width`` [element] any.
-    """
-    return designed(vidur_cells(paths, sku))
-
-
-def vidur_cells(paths: Sequence[Path], sku: str) -> pd.DataFrame:
-    """Rows of several profiles as `m2bayes.vidur.read_operators` gives them, and their ``file``.
-
-    Times [s], widths [element], number of the file [1]; dims (row,).
-    """
-    parts = [read_operators(path, sku=sku).assign(file=i) for i, path in enumerate(paths)]
-    return pd.concat(parts, ignore_index=True)
-
-
-def designed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Median time [s] of each cell whose token count a file keeps, dims (cell,).
-
-    Parameters
-    ----------
-    rows : DataFrame, dims (row,)
-        From `vidur_cells`.
-    """
-    kept = [
-        own[own["tokens"].isin(spaced_counts(own["tokens"].to_numpy()))][CELL]
-        for _, own in rows.groupby("file")
-    ]
-    cells = pd.concat(kept).drop_duplicates()
-    labels = ["sku", "backend", "version", *CELL]
-    medians = rows.groupby(labels, as_index=False)["op_time"].median()
-    return medians.merge(cells, on=CELL)
-
-
-def spaced_counts(tokens: np.ndarray) -> list[int]:
-    """Token counts of a profile nearest to `SPACED` even steps in the log and as many linear.
-
-    Parameters
-    ----------
-    tokens : ndarray, dims (row,)
-        Token counts that there are [token], repeated as they may be.
-
-    Examples
-    --------
-    >>> spaced_counts(np.arange(1, 4097))[:8]
-    [1, 3, 8, 23, 64, 181, 512, 513]
-    """
-    counts = np.unique(tokens).astype(float)
-    even = np.linspace(counts[0], counts[-1], SPACED)
-    log = np.geomspace(counts[0], counts[-1], SPACED)
-    near = [counts[np.abs(counts - wanted).argmin()] for wanted in even]
-    near += [counts[np.abs(np.log(counts / wanted)).argmin()] for wanted in log]
-    return sorted({int(count) for count in near})
-
-
-def distserve_host(database: Database, paths: Sequence[Path], sku: str) -> pd.DataFrame:
-    """Decode steps that the host bounds, from the coefficients fitted to an eager engine.
-
-    A configuration counts where reading the weights at the datasheet's bandwidth takes at most
-    `HOST_BOUND` of the step of one sequence: the rest of the time nothing but launches explains.
-    The engine fuses less than `m2bayes.mechanism.host.kernel_count` says and launches more; the
-    count keeps its one definition, and ``eager_launch`` of the engine takes up the difference.
+def read(
+    database: Database,
+    paths: Sequence[str],
+    *,
+    form: str = "",
+    sku: str | None = None,
+    given: Mapping[str, str] | None = None,
+) -> Part:
+    """Measurements of some files, whether they are sound or not.
 
     Parameters
     ----------
     database : Database
         Of datasheets and LLMs.
-    paths : sequence of Path
-        ``profiler-….vllm….json`` of DistServe; several profiles are replicates.
-    sku : str
-        Full name of the card.
-
-    Returns
-    -------
-    DataFrame, dims (row,)
-        ``kernels``, ``sequences``, ``mode`` [1], ``op_time`` [s] of a step with 128 cached tokens
-        a sequence.
-
-    Raises
-    ------
-    DataError
-        If a file is no profile of that engine, or the host bounds none of its configurations.
-    """
-    bandwidth = float(database.datasheets([sku])["peak_bandwidth"].item())
-    rows = [row for path in paths for row in _bound_steps(database, path, bandwidth)]
-    if not rows:
-        raise DataError(f"{_several(paths)}: the host bounds no step of any LLM there")
-    return pd.DataFrame(rows).assign(sku=sku, backend=ENGINE, version=COMMIT)
-
-
-def _bound_steps(database: Database, path: Path, bandwidth: float) -> list[dict[str, float]]:
-    """Rows of one profile."""
-    if ENGINE not in path.name.lower().split("."):
-        raise DataError(f"{shown(path)}: is no profile of {ENGINE}; give profiler-….{ENGINE}.json")
-    rows = []
-    profile = distserve_profile(path, llms=_llms(database, path))
-    for _, own in profile.groupby(["llm", "tp"]):
-        llm, tp = database.llm(str(own["llm"].iloc[0])), int(own["tp"].iloc[0])
-        times = decode_time(own, np.array(BATCHES), np.full(len(BATCHES), CONTEXT))
-        # its matrices may not divide by this TP, but their bytes do
-        if weight_bytes(llm) / tp / bandwidth > HOST_BOUND * times[0]:
-            continue
-        kernels = kernel_count(llm.layers, shared=tp > 1)
-        rows += [
-            {"kernels": kernels, "sequences": batch, "mode": EAGER, "op_time": time}
-            for batch, time in zip(BATCHES, times, strict=True)
-        ]
-    return rows
-
-
-def _llms(database: Database, path: Path) -> dict[str, str]:
-    """LLM of the database behind each key of a profile, which is a repository's name."""
-    found = {}
-    for key in read_json(path, DataError):
-        try:
-            found[key] = database.llm(key.rpartition("/")[2] or key).name
-        except UnknownNameError:
-            continue
-    if not found:
-        raise DataError(f"{shown(path)}: holds no LLM of m2bayes list llms; is it the file?")
-    return found
-
-
-def _several(paths: Sequence[Path]) -> str:
-    return ", ".join(shown(path) for path in paths)
-
-
-FORMATS = {
-    "vidur-light": Format("light_time", vidur_light),
-    "distserve-host": Format("host_time", distserve_host),
-}
-
-
-def imported(
-    database: Database, form: str, paths: Sequence[str], *, sku: str | None
-) -> pd.DataFrame:
-    """Read files of one format as the table that a fit reads.
-
-    Parameters
-    ----------
-    database : Database
-        Of datasheets and LLMs.
-    form : str
-        A key of `FORMATS`.
     paths : sequence of str
-        Files of one card.
-    sku : str or None
-        Its name or alias; the files do not say.
+        Files of one format.
+    form : str
+        A key of `FORMATS`; empty to recognise each file's.
+    sku : str, optional
+        Name or alias of the card, where the files do not say.
+    given : mapping, optional
+        Other facts that they do not say, by column.
 
     Returns
     -------
-    DataFrame, dims (row,)
-        Columns of the law, ``op_time`` [s], checked and sorted.
+    Part
+        Tidy rows [s, Hz, W, 1], dims (measurement,).
 
     Raises
     ------
     DataError, UnknownNameError
         If a format or card is unknown, or a file cannot be read.
     """
-    if form not in FORMATS:
+    if form and form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
-    if sku is None:
-        raise DataError(f"{form}: its files do not name the card; add --sku NAME")
+    full = None if sku is None else str(database.datasheets([sku])["sku"].item())
+    ask = Ask(database, full, dict(given or {}))
+    parts = []
+    for path in _once(paths):
+        chosen = FORMATS[form or recognised(path)]
+        if isinstance(chosen, Whole):
+            raise DataError(f"{form}: reads the files of one card at once; import them")
+        parts.append(_read_one(path, form, chosen, ask))
+    return joined(parts)
+
+
+def _read_one(path: Path, form: str, chosen: Format, ask: Ask) -> Part:
+    """Part of one file; a failure says what the file looks like, if it is of another format."""
+    try:
+        return chosen.read(path, ask)
+    except DataError as fault:
+        try:
+            looks = recognised(path) if form else form
+        except M2BayesError:
+            looks = form
+        if looks in (form, "plain", ""):
+            raise
+        raise DataError(f"{fault}; it looks like a file for m2bayes import {looks}") from None
+
+
+def _once(paths: Sequence[str]) -> list[Path]:
     files = [Path(path) for path in paths]
     for file in files:
         if sum(file.resolve() == other.resolve() for other in files) > 1:
             raise DataError(f"{shown(file)}: is given twice; give each file once")
+    return files
+
+
+def cards_of(database: Database, part: Part) -> xr.Dataset | None:
+    """Datasheets of all cards of a part, dims (sku,) [SI units]; None if they are not known."""
+    if "sku" not in part.rows or part.rows["sku"].isna().any():
+        return None
+    return database.datasheets(sorted(part.rows["sku"].astype(str).unique()))
+
+
+def imported(
+    database: Database,
+    form: str,
+    paths: Sequence[str],
+    *,
+    sku: str | None = None,
+    given: Mapping[str, str] | None = None,
+    tell: Callable[[Finding], None] = lambda finding: None,
+) -> pd.DataFrame:
+    """Read files of one format as a tidy table.
+
+    Parameters
+    ----------
+    database : Database
+        Of datasheets and LLMs.
+    form : str
+        A key of `FORMATS`; empty to recognise it.
+    paths : sequence of str
+        Files.
+    sku : str, optional
+        Name or alias of the card, where the files do not say.
+    given : mapping, optional
+        Other facts that they do not say, by column.
+    tell : callable
+        Told what is left out, unused or doubtful.
+
+    Returns
+    -------
+    DataFrame, dims (row,)
+        Columns of a law and ``op_time`` [s], or of served runs [s], steps [s], clocks [Hz] or
+        tensor activity [1]; sorted, so that row order never changes a result.
+
+    Raises
+    ------
+    DataError, UnknownNameError
+        If a format or card is unknown, or a file cannot be read or holds an impossible number.
+    """
+    chosen = FORMATS.get(form)
+    if isinstance(chosen, Whole):
+        return _whole(database, form, chosen, paths, sku)
+    part = read(database, paths, form=form, sku=sku, given=given)
+    if part.rows.empty:
+        left = "; ".join(f"{count:,} rows of {why}" for why, count in sorted(part.left_out.items()))
+        raise DataError(f"{_several(paths)}: no row that can be used: {left or 'it is empty'}")
+    for finding in left_over(part) + sound(part, cards_of(database, part)):
+        if finding.severity == "error":
+            raise DataError(finding.message)
+        tell(finding)
+    return tidy(part)
+
+
+def left_over(part: Part) -> list[Finding]:
+    """Columns that nothing reads and rows that are no such measurement, dims (row,) [1]."""
+    found = []
+    if part.unused:
+        names = ", ".join(sorted(part.unused))
+        found.append(
+            Finding("note", "unused", names, f"columns not read: {names}", len(part.unused))
+        )
+    for why, count in sorted(part.left_out.items()):
+        found.append(Finding("note", "left out", why, f"{count:,} rows left out: {why}", count))
+    return found
+
+
+def tidy(part: Part) -> pd.DataFrame:
+    """Rows of a part without their places, sorted, dims (row,) [s, Hz, W, 1]."""
+    rows = part.rows.drop(columns=list(PLACE))
+    if part.kind in LAWS:
+        rows = rows.astype(dict.fromkeys(rows.select_dtypes("category"), object))
+        origin = _several(sorted(part.raw["file"].astype(str).unique()))
+        return checked(rows, origin=origin, law=LAWS[part.kind])
+    names = names_of(rows)
+    text = [name for name in names if not pd.api.types.is_numeric_dtype(rows[name])]
+    for name in text:
+        rows[name] = rows[name].astype(object).fillna("").astype(str)
+    return rows.sort_values(names, ignore_index=True)
+
+
+def _whole(
+    database: Database, form: str, chosen: Whole, paths: Sequence[str], sku: str | None
+) -> pd.DataFrame:
+    if sku is None:
+        raise DataError(f"{form}: its files do not name the card; add --sku NAME")
     full = str(database.datasheets([sku])["sku"].item())
-    law = LAWS[FORMATS[form].law]
-    table = FORMATS[form].read(database, files, full)
-    return checked(table, origin=_several(files), law=law)
+    table = chosen.read(database, _once(paths), full)
+    return checked(table, origin=_several(paths), law=LAWS[chosen.law])
+
+
+def _several(paths: Sequence[str]) -> str:
+    return ", ".join(shown(path) for path in paths)
+
+
+def read_measurements(
+    path: str | Path | Sequence[str | Path],
+    format: str = "",
+    *,
+    sku: str | None = None,
+    database: Database | None = None,
+    **given: Any,
+) -> pd.DataFrame:
+    """Measurements of one or several files as a tidy table in SI units.
+
+    Parameters
+    ----------
+    path : str or Path, or a sequence of them
+        CSV, Parquet, JSON or log.
+    format : str
+        As of ``m2bayes import``; empty to recognise it.
+    sku : str, optional
+        Name or alias of the card, where the files do not say.
+    database : Database, optional
+        Of datasheets and LLMs; by default the installed one.
+    **given
+        Other facts that the files do not say, such as ``version="0.19.0"`` or ``tp=2``.
+
+    Returns
+    -------
+    DataFrame, dims (row,)
+        As ``m2bayes import`` writes it: times [s], clocks [Hz], powers [W], sizes [1].
+
+    Raises
+    ------
+    DataError, UnknownNameError
+        If a file cannot be read or holds an impossible number.
+    """
+    several = [path] if isinstance(path, str | Path) else list(path)
+    return imported(
+        database or Database(),
+        format,
+        [str(one) for one in several],
+        sku=sku,
+        given={name: str(value) for name, value in given.items()},
+    )
 
 
 def write(table: pd.DataFrame, target: Path, sources: Sequence[str]) -> dict[str, Any]:

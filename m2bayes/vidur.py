@@ -1,21 +1,24 @@
-"""Times of light kernels from the operator profiles of the Vidur simulator."""
+"""Times of light kernels and projections from the operator profiles of the Vidur simulator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from m2bayes._files import reason, regular, shown
+from m2bayes._files import shown
 from m2bayes.errors import DataError
+from m2bayes.importers._rows import MOST_ROWS, columns, frames
 
 BACKEND, VERSION = "vidur", "7d47513"
 COLUMNS = ("sku", "backend", "version", "kernel", "tokens", "width", "op_time")
 TOKENS, PARALLEL = "num_tokens", "num_tensor_parallel_workers"
 SIZES = (TOKENS, PARALLEL, "n_head", "n_kv_head", "n_embd", "n_expanded_embd")
+GATED = "use_gated_mlp"
 MILLISECOND, LONGEST = 1e-3, 1e6  # [s]; [ms] longer than any profiled kernel
+GIVE = "give an mlp.csv of Vidur"
 
 
 def _hidden(table: pd.DataFrame) -> pd.Series:
@@ -40,6 +43,22 @@ OPERATORS: dict[str, tuple[str, Callable[[pd.DataFrame], pd.Series]]] = {
     "attn_rope": ("rope", _rotated),
     "add": ("add", _hidden),
     "emb": ("embedding", _hidden),
+}
+
+
+def _heads(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Elements of the query heads, and of the key and value heads, of one GPU."""
+    size = table["n_embd"] / table["n_head"]
+    keys = (table["n_kv_head"] / table[PARALLEL]).clip(lower=1)
+    return table["n_head"] / table[PARALLEL] * size, 2 * keys * size
+
+
+# name of the profile: name of the projection, and its N and K on one GPU
+PROJECTIONS: dict[str, tuple[str, Callable[[pd.DataFrame], tuple[pd.Series, pd.Series]]]] = {
+    "attn_pre_proj": ("qkv", lambda t: (_heads(t)[0] + _heads(t)[1], t["n_embd"])),
+    "attn_post_proj": ("o", lambda t: (t["n_embd"], _heads(t)[0])),
+    "mlp_up_proj": ("gate_up", lambda t: (2 * _gated(t), t["n_embd"])),
+    "mlp_down_proj": ("down", lambda t: (t["n_embd"], _gated(t))),
 }
 
 
@@ -78,19 +97,9 @@ def read_operators(path: str | Path, *, sku: str) -> pd.DataFrame:
     Times [s], widths [element]; dims (row,): the two norms of a block are told apart.
     """
     origin = shown(path)
-    regular(Path(path), DataError)
-    try:
-        table = pd.read_csv(path)
-    except pd.errors.EmptyDataError:
-        raise DataError(f"{origin}: the file is empty; give an mlp.csv of Vidur") from None
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError) as fault:
-        raise DataError(f"{origin}: is no readable CSV: {reason(fault)}") from None
     times = [f"time_stats.{name}.median" for name in OPERATORS]
-    missing = [c for c in (*SIZES, "use_gated_mlp", *times) if c not in table.columns]
-    if missing:
-        raise DataError(f"{origin}: no column {', '.join(missing)}; give an mlp.csv of Vidur")
-    if table.empty:
-        raise DataError(f"{origin}: the table holds no row; give at least one measurement")
+    check_columns(Path(path), times)
+    table = _table(Path(path), [*SIZES, GATED, *times])
     for name in SIZES:
         number = _number(table, name, origin)
         _refuse(table, name, (number < 1) | (number % 1 != 0), origin, "a whole number from 1 on")
@@ -100,8 +109,7 @@ def read_operators(path: str | Path, *, sku: str) -> pd.DataFrame:
         _refuse(table, name, number <= 0, origin, "a time above zero, in milliseconds")
         _refuse(table, name, number > LONGEST, origin, "a time in milliseconds")
         table[name] = number
-    gated = table["use_gated_mlp"].astype(str).str.strip().str.lower() == "true"
-    _refuse(table, "use_gated_mlp", ~gated, origin, "True: only gated activations are known")
+    _refuse(table, GATED, ~is_gated(table), origin, "True: only gated activations are known")
     parts = [
         pd.DataFrame(
             {
@@ -118,6 +126,34 @@ def read_operators(path: str | Path, *, sku: str) -> pd.DataFrame:
         for name, (kernel, width) in OPERATORS.items()
     ]
     return pd.concat(parts, ignore_index=True)
+
+
+def check_columns(path: Path, times: Sequence[str]) -> None:
+    """Raise a DataError unless a file is an ``mlp.csv`` that holds these times."""
+    names = columns(path)
+    if any(
+        name.startswith(("time_stats.attn_prefill", "time_stats.attn_decode")) for name in names
+    ):
+        raise DataError(f"{shown(path)}: is Vidur's attention.csv; give the mlp.csv beside it")
+    missing = [c for c in (*SIZES, GATED, *times) if c not in names]
+    if missing:
+        raise DataError(f"{shown(path)}: no column {', '.join(missing)}; {GIVE}")
+
+
+def is_gated(table: pd.DataFrame) -> pd.Series:
+    """Whether the activation of each row is gated, dims (row,) [1]."""
+    return table[GATED].astype(str).str.strip().str.lower() == "true"
+
+
+def _table(path: Path, names: Sequence[str]) -> pd.DataFrame:
+    """Some columns of a file, as text."""
+    blocks, rows = [], 0
+    for frame in frames(path):
+        blocks.append(frame[list(names)])
+        rows += len(frame)
+        if rows > MOST_ROWS:
+            raise DataError(f"{shown(path)}: holds more than {MOST_ROWS:,} rows; thin or split it")
+    return pd.concat(blocks, ignore_index=True)
 
 
 def _number(table: pd.DataFrame, name: str, origin: str) -> pd.Series:

@@ -12,7 +12,9 @@ from m2bayes import catalogue, cli, options
 from m2bayes.checking import report
 from m2bayes.database import Database, sha256
 from m2bayes.errors import DataError, RecordError, UnknownNameError
-from m2bayes.importing import FORMATS, SPACED, imported, spaced_counts
+from m2bayes.importers.designed import SPACED, spaced_counts
+from m2bayes.importers.formats import FORMATS
+from m2bayes.importing import imported
 from m2bayes.measurements import checked, content_hash
 from m2bayes.mechanism.host import EAGER, kernel_count
 from m2bayes.mechanism.laws import LAWS
@@ -152,9 +154,9 @@ def test_what_cannot_be_imported_is_said(database, files):
     assert "add --sku NAME" in refused(database, "vidur-light", [light], sku=None)
     assert "unknown SKU 'a1000'" in refused(database, "vidur-light", [light], sku="a1000")
     assert "is given twice" in refused(database, "vidur-light", [light, files / "a/../a/mlp.csv"])
-    assert "did you mean vidur-light" in refused(database, "vidur-lite", [light])
+    assert "did you mean vidur" in refused(database, "vidur-lite", [light])
     assert "no such file" in refused(database, "vidur-light", [files / "none.csv"])
-    assert "no column num_tokens" in refused(database, "vidur-light", [host])
+    assert "is JSON or a page, not a table" in refused(database, "vidur-light", [host])
     assert "is no profile of vllm" in refused(database, "distserve-host", [light])
     other = files / "profiler-x.distserve.json"
     other.write_text(host.read_text())
@@ -195,7 +197,7 @@ def test_the_command_writes_what_a_posterior_would_record(files, capsys):
         ({"PATH": "none.csv"}, "no such file"),
         ({"--out": "nowhere/mine.csv"}, "no such folder"),
         ({"--out": "a/mlp.csv"}, "is one of the files to read; name another"),
-        ({"FORMAT": "vidur"}, "invalid choice: 'vidur'"),
+        ({"FORMAT": "vidor"}, "invalid choice: 'vidor'"),
     ],
 )
 def test_a_refused_import_writes_nothing(files, capsys, monkeypatch, change, message):

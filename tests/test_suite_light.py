@@ -8,7 +8,7 @@ import pytest
 
 from m2bayes.database import Database
 from m2bayes.errors import DataError, RecordError
-from m2bayes.importing import CELL, designed, vidur_cells
+from m2bayes.importers.designed import CELL, designed, vidur_cells
 from m2bayes.mechanism.light import PASSES
 from m2bayes.outside import VARIABLE
 from m2bayes.suites import Setting, light, run

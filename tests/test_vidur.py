@@ -91,7 +91,7 @@ ADD = "time_stats.add.median"
         (ADD, -1.0, "row 2, column time_stats.add.median: '-1.0' is not a time above zero"),
         (ADD, 0.0, "row 2, column time_stats.add.median: '0.0' is not a time above zero"),
         (ADD, "fast", "row 2, column time_stats.add.median: 'fast' is not a finite number"),
-        (ADD, np.nan, "row 2, column time_stats.add.median: 'nan' is not a finite number"),
+        (ADD, np.nan, "row 2, column time_stats.add.median: '' is not a finite number"),
         (ADD, np.inf, "row 2, column time_stats.add.median: 'inf' is not a finite number"),
         (ADD, 1e7, "row 2, column time_stats.add.median: '10000000.0' is not a time in milli"),
         ("num_tokens", 0, "row 2, column num_tokens: '0' is not a whole number from 1 on"),
@@ -121,10 +121,14 @@ def test_a_table_without_rows_is_refused(write):
 
 def test_a_file_that_is_none_of_these_is_refused(tmp_path):
     held = {
-        "empty.csv": (b"", "the file is empty; give an mlp.csv of Vidur"),
+        "empty.csv": (b"", "the file is empty; give a table"),
         "other.csv": (b"a,b\n1,2\n", "no column num_tokens"),
-        "image.csv": (b"\x89PNG\r\n\xff\xfe\x00", "is no readable CSV"),
-        "ragged.csv": (b"a,b\n1,2\n1,2,3\n", "is no readable CSV"),
+        "image.csv": (b"\x89PNG\r\n\xff\xfe\x00", "no text in UTF-8"),
+        "bytes.csv": (b"a,b\n\x00\x01,2\n", "no column num_tokens"),
+        "attention.csv": (
+            b"time_stats.attn_prefill.median,batch_size\n1,2\n",
+            "is Vidur's attention.csv; give the mlp.csv beside it",
+        ),
     }
     for name, (content, message) in held.items():
         (tmp_path / name).write_bytes(content)

@@ -11,7 +11,7 @@ import xarray as xr
 
 from m2bayes.database import sha256
 from m2bayes.errors import RecordError
-from m2bayes.importing import CELL, designed, vidur_cells
+from m2bayes.importers.designed import CELL, designed, vidur_cells
 from m2bayes.kernels import card_of
 from m2bayes.measurements import checked, content_hash
 from m2bayes.mechanism.laws import LAWS

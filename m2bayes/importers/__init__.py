@@ -1,0 +1,1 @@
+"""Readers of measurements, one module a family of files."""
