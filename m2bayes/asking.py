@@ -12,6 +12,7 @@ from m2bayes.database import Database, digest
 from m2bayes.errors import DataError, DatasheetError, UnknownNameError, WorkloadError
 from m2bayes.mechanism.power import lowest_limit
 from m2bayes.options import number
+from m2bayes.quantisation import computes_in, named
 from m2bayes.question import METRICS, PLANNED, Question, host_time, thinned
 from m2bayes.step import aligned
 from m2bayes.timings import Timing, read_timings
@@ -25,21 +26,18 @@ def ask(args: argparse.Namespace) -> Question:
     llm = database.llm(args.llm) if args.llm else None
     if llm is not None and not any(isinstance(w, Step) for w in workloads):
         raise WorkloadError(f"{workloads[0].kind}: workloads name a kernel; leave --llm out")
-    datasheets = database.datasheets(args.sku, dtype=args.dtype)
+    named(args.dtype)  # refuses what is no format
+    if args.posterior is None:
+        args.posterior = f"step_{computes_in(args.dtype)}"
     metric = args.metric or _metric(database, args, workloads)
     if metric not in (*METRICS, *PLANNED):  # before any file of draws is opened
         raise UnknownNameError("metric", metric, [*METRICS, *PLANNED])
     parts = _parts(database, args.posterior, whole=metric != "gemm_time")
     for name in parts.values():
         _same_datasheets(database, args.sku, name)
-    draws = {part: database.draws(name) for part, name in parts.items()}
-    for posterior in draws.values():
-        if args.dtype != posterior.attrs["dtype"]:
-            raise WorkloadError(
-                f"--dtype {args.dtype}: posterior {posterior.attrs['name']} was fitted on "
-                f"{posterior.attrs['dtype']} kernels; use that"
-            )
-    draws = aligned(draws)
+    draws = aligned({part: database.draws(name) for part, name in parts.items()})
+    one = computes_in(args.dtype) == "bf16"  # 8-bit steps have 16-bit kernels too
+    datasheets = database.datasheets(args.sku, dtype="bf16" if one else None)
     if args.draws is not None:
         draws = {part: thinned(posterior, args.draws) for part, posterior in draws.items()}
     question = Question(
@@ -57,6 +55,8 @@ def ask(args: argparse.Namespace) -> Question:
         parts=draws,
         graphs=not args.eager,
         assembly=args.posterior,
+        dtype=args.dtype,
+        kv_dtype=args.kv_dtype,
     )
     return _calibrate(question, database, args.calibrate) if args.calibrate else question
 

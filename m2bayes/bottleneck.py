@@ -10,8 +10,9 @@ import xarray as xr
 
 from m2bayes.factors import with_skus
 from m2bayes.kernels import unit_labels, unit_sheets
-from m2bayes.operators import operators
+from m2bayes.operators import HEAD, operators
 from m2bayes.predictive import backends, law_of, own_seed
+from m2bayes.quantisation import sheets_of
 from m2bayes.question import Question, step_times
 from m2bayes.step import LIBRARY, PARTS, host_times
 from m2bayes.workload import Step
@@ -33,14 +34,20 @@ def bottlenecks(question: Question, results: list[dict[str, Any]]) -> None:
     steps = [w for w in question.workloads if isinstance(w, Step)]
     if question.llm is None or not steps:
         return
-    cells = operators(question.llm, steps, tp=question.tp, graphs=question.graphs)
+    cells = operators(
+        question.llm, steps, tp=question.tp, graphs=question.graphs, dtype=question.form
+    )
     shares: dict[str, dict[str, xr.DataArray]] = {}
     for part in PARTS[:-1]:
         posterior = question.posterior if part == "gemm" else question.parts[part]
         for op in cells[part]["op"].values:
             own = cells[part].sel(op=op)
+            head = op == HEAD
+            posterior = question.parts.get("head", posterior) if head else posterior
+            form = question.form if part == "gemm" and not head else "bf16"
             if (own["calls"] > 0).any():
-                shares[str(op)] = _shares(question, posterior, own)
+                sheets = sheets_of(question.datasheets, form)
+                shares[str(op)] = _shares(question, posterior, own, sheets)
     bound = _host_bound(question, steps, cells["host"])
     for entry in results:
         for sku in entry["skus"]:
@@ -62,10 +69,10 @@ def _host_bound(question: Question, steps: list[Step], cells: xr.Dataset) -> xr.
 
 
 def _shares(
-    question: Question, posterior: xr.Dataset, cells: xr.Dataset
+    question: Question, posterior: xr.Dataset, cells: xr.Dataset, sheets: xr.Dataset
 ) -> dict[str, xr.DataArray]:
     """Probability [1] that each resource asks most of one operator, dims (sku, workload)."""
-    law, sheets = law_of(posterior), question.datasheets
+    law = law_of(posterior)
     seed = question.seed if law.variant is None else own_seed(posterior, question.seed)
     chosen = ["any"]
     if law.variant is not None and law.by_backend:

@@ -121,19 +121,19 @@ class Database:
             aliases |= dict.fromkeys((known, *card["aliases"]), known)
         raise UnknownNameError("SKU", name, aliases)
 
-    def datasheets(self, names: Sequence[str], *, dtype: str = "bf16") -> xr.Dataset:
-        """Datasheets of several SKUs for one dtype, in the order given.
+    def datasheets(self, names: Sequence[str], *, dtype: str | None = "bf16") -> xr.Dataset:
+        """Datasheets of several SKUs for one dtype or all, in the order given.
 
         Parameters
         ----------
         names : sequence of str
             SKU names, aliases or paths of datasheet files.
-        dtype : str
-            Whose peak rate and tensor width to take.
+        dtype : str or None
+            Whose peak rate and tensor width to take; None for all, NaN where a card has none.
 
         Returns
         -------
-        Dataset, dims (sku,)
+        Dataset, dims (sku,), of all dtypes (sku, dtype)
             See `m2bayes.datasheet.datasheet` for variables and units.
 
         Raises
@@ -143,6 +143,8 @@ class Database:
         """
         cards = [self.sku_card(name) for name in names]
         sheets = combine([datasheet(card, origin=origin) for card, origin in cards])
+        if dtype is None:
+            return sheets
         if dtype not in sheets.indexes["dtype"]:
             raise UnknownNameError("dtype", dtype, [str(d) for d in sheets["dtype"].values])
         sheets = sheets.sel(dtype=dtype)

@@ -11,12 +11,19 @@ from m2bayes._spec import Attention, Step
 from m2bayes.gemm import gemm_cells, kv_heads_per_gpu
 from m2bayes.llm import LLM
 from m2bayes.mechanism.host import EAGER, GRAPH_TOKENS, REPLAYED, kernel_count
+from m2bayes.quantisation import named
 
 ELEMENT = 2.0  # [byte] of bf16
+HEAD = "lm_head"  # that stays in 16 bit whatever the weights are
 
 
 def operators(
-    llm: LLM, steps: Sequence[Step], *, tp: int = 1, graphs: bool = True
+    llm: LLM,
+    steps: Sequence[Step],
+    *,
+    tp: int = 1,
+    graphs: bool = True,
+    dtype: str = "bf16",
 ) -> dict[str, xr.Dataset]:
     """Kernels of each step, by part of the engine.
 
@@ -30,6 +37,9 @@ def operators(
         GPUs that share the LLM [1].
     graphs : bool
         Whether the engine captures CUDA graphs of steps with few new tokens.
+    dtype : str
+        Of weights and activations, one of `m2bayes.quantisation.FORMATS`: narrow activations are
+        quantised before each projection.
 
     Returns
     -------
@@ -49,7 +59,7 @@ def operators(
         "gemm": gemm,
         "attention_prefill": _prefill(llm, steps, tp),
         "attention_decode": _decode(llm, steps, tp),
-        "light": _light(llm, steps, new, tp),
+        "light": _light(llm, steps, new, tp, narrow=named(dtype).activation < ELEMENT),
         "allreduce": _allreduce(llm, steps, new, tp),
         "host": _host(llm, steps, new, tp, graphs),
     }
@@ -69,6 +79,7 @@ def attention_cells(kernels: Sequence[object]) -> xr.Dataset:
         k: np.array([float(getattr(a, k)) for a in own]) for k in ("batch", "heads", "kv_heads")
     }
     held["head_dim"] = np.array([float(a.head_dim or 128) for a in own])
+    held["kv_element"] = np.full(len(own), ELEMENT)
     held["length"] = np.array([float(a.tokens if prefill else a.context) for a in own])
     if prefill:
         held["context"] = np.array([float(a.context) for a in own])
@@ -102,7 +113,7 @@ def _with_head(llm: LLM, steps: Sequence[Step], tp: int) -> xr.Dataset:
     projections = gemm_cells(llm, steps, tp=tp)  # refuses a tp that does not divide the LLM
     head = _cells(
         steps,
-        ["lm_head"],
+        [HEAD],
         M=np.array([sampled(s) for s in steps], dtype=float),
         N=float(np.ceil(llm.vocab / tp)),
         K=float(llm.hidden),
@@ -142,11 +153,14 @@ def _decode(llm: LLM, steps: Sequence[Step], tp: int) -> xr.Dataset:
         batch=np.maximum(batch, 1.0),
         length=length,
         calls=np.where(batch > 0, float(llm.layers), 0.0),
+        kv_element=ELEMENT,
         **_heads(llm, tp),
     )
 
 
-def _light(llm: LLM, steps: Sequence[Step], new: np.ndarray, tp: int) -> xr.Dataset:
+def _light(
+    llm: LLM, steps: Sequence[Step], new: np.ndarray, tp: int, *, narrow: bool
+) -> xr.Dataset:
     """Light kernels of a fused engine; a norm takes the residual add along: twice the traffic."""
     heads, kv_heads, width = _heads(llm, tp).values()
     per_layer = float(llm.layers)
@@ -157,6 +171,9 @@ def _light(llm: LLM, steps: Sequence[Step], new: np.ndarray, tp: int) -> xr.Data
         "activation": ("activation", float(llm.intermediate // tp), 1.0, per_layer),
         "embedding": ("embedding", float(llm.hidden), 1.0, 1.0),
     }
+    if narrow:  # inputs of qkv, o, gate and up, down: one kernel of their mean width
+        width_in = (2 * llm.hidden + heads * width + llm.intermediate // tp) / 4
+        kinds["quantise"] = ("quantise", width_in, 1.0, 4 * per_layer)
     columns = list(zip(*kinds.values(), strict=True))
     each = (len(steps), len(kinds))
     return _cells(

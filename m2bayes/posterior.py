@@ -169,7 +169,7 @@ def fit(
     *,
     clock: str | None = None,
     shapes: str | None = None,
-    dtype: str = "bf16",
+    dtype: str = "",
     keep: int | None = None,
     begin: Callable[[], None] = lambda: None,
     **settings: int | float | bool,
@@ -187,7 +187,7 @@ def fit(
     shapes : str, optional
         More kernel times: with those of `data` they inform the discrepancy between shapes.
     dtype : str
-        Of the measured kernels.
+        Of the measured kernels; by default the model's.
     keep : int, optional
         Draws of each chain that are stored [1], see `kept`; by default all.
     begin : callable
@@ -206,6 +206,7 @@ def fit(
         If the chains fail `m2bayes.diagnostics.check`.
     """
     card = database.model(model)
+    dtype = dtype or str(card.domain["dtype"][0])
     inputs = Inputs.read(database, data, clock, shapes, dtype, law=LAWS[card.law])
     built = inputs.build(database.builder(model))
     begin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from m2bayes.errors import UnknownNameError, WorkloadError
 from m2bayes.factors import by_sku, families, with_skus
 from m2bayes.kernels import unit_sheets
 from m2bayes.mechanism.laws import LAWS, Law
+from m2bayes.quantisation import computes_in, of_dtype
 from m2bayes.residuals import known
 
 KINDS = ("cell", "time", "run")  # of spreads that every model has
@@ -31,6 +32,7 @@ def predict(
     seed: int = 0,
     among: Sequence[str] = (),
     clock: xr.DataArray | None = None,
+    cost: Callable[[str], xr.DataArray | float] = lambda backend: 1.0,
 ) -> xr.DataArray:
     """Joint draws of the time of each kernel on each SKU.
 
@@ -44,8 +46,8 @@ def predict(
         Stored draws with attributes ``law`` and ``factors``.
     cells : Dataset
         The sizes of the law, such as ``M``, ``N``, ``K`` [1], dims such as (workload, op).
-    datasheets : Dataset, dims (sku,)
-        Of the SKUs asked for, for one dtype.
+    datasheets : Dataset, dims (sku,) or (sku, dtype)
+        Of the SKUs asked for, for one dtype, or all.
     regime : {"served", "benchmark"}
         Served: cold weights and KV cache, settled clock. Benchmark: as kernel tables are taken.
     backend : str
@@ -59,6 +61,9 @@ def predict(
         The backends that ``any`` stands for; by default all that the posterior knows.
     clock : DataArray, dims (chain, draw, sku), optional
         Share of its clock that a SKU keeps under a lowered power limit [1].
+    cost : callable
+        What else a backend's kernels cost, as a factor of their time [1], of laws whose factors
+        belong to a backend's kernel.
 
     Returns
     -------
@@ -73,8 +78,9 @@ def predict(
         If the datasheets are for another dtype than the posterior.
     """
     law = law_of(posterior)
+    datasheets = of_dtype(datasheets, str(posterior.attrs.get("dtype")))
     dtype = str(datasheets["dtype"].item()) if "dtype" in datasheets.coords else None
-    if dtype not in (None, posterior.attrs.get("dtype")):
+    if dtype is not None and computes_in(dtype) != posterior.attrs.get("dtype"):
         raise WorkloadError(
             f"datasheets for {dtype}: the posterior knows {posterior.attrs['dtype']}"
         )
@@ -88,6 +94,8 @@ def predict(
         raise UnknownNameError("backend", backend, ["any", *known_ones])
     chosen = known_ones if backend == "any" else [backend]
     times = [_by_kernel(posterior, cells, datasheets, b, settings) for b in chosen]
+    costs = [cost(b) for b in chosen]
+    times = [(time * own).assign_attrs(time.attrs) for time, own in zip(times, costs, strict=True)]
     if len(times) == 1:
         return times[0]
     shape = times[0].shape[:2]

@@ -14,8 +14,9 @@ from m2bayes.errors import UnknownNameError, WorkloadError
 from m2bayes.factors import BASES, basis
 from m2bayes.kernels import unit_sheets
 from m2bayes.llm import LLM
-from m2bayes.operators import attention_cells, operators
+from m2bayes.operators import HEAD, attention_cells, operators
 from m2bayes.predictive import backends, law_of, predict
+from m2bayes.quantisation import FORMATS, computes_in, of_dtype
 from m2bayes.step import PARTS, capped_share, operator_times, spaced
 from m2bayes.timings import Timing
 from m2bayes.workload import Attention, Step, Workload, gemm_cells, resident_bytes
@@ -30,7 +31,6 @@ METRICS = {
     "tokens_per_second": "token/s",
 }
 KINDS = {"tpot": ("decode", "mixed"), "ttft": ("prefill",)}  # of steps that a metric is made for
-HEAD = "lm_head"
 PLANNED = ("cost_per_million_tokens",)
 
 
@@ -64,6 +64,11 @@ class Question:
         Host time of each SKU whose steps were timed.
     assembly : str
         Name of the assembly that the parts belong to.
+    dtype : str
+        Format of weights and activations, see `m2bayes.quantisation.FORMATS`; by default that of
+        the posterior.
+    kv_dtype : str or None
+        Of the KV cache, see `m2bayes.narrow.narrow_cache`.
     """
 
     posterior: xr.Dataset
@@ -81,6 +86,8 @@ class Question:
     graphs: bool = True
     calibration: Mapping[str, Calibration] = field(default_factory=dict)
     assembly: str = ""
+    dtype: str = ""
+    kv_dtype: str | None = None
 
     def __post_init__(self) -> None:
         if self.metric in PLANNED:
@@ -97,6 +104,7 @@ class Question:
                 f"--regime {self.regime} is for kernels and gemm_time: {self.metric} is of a "
                 "served step"
             )
+        self._check_dtype()
         if not self.graphs and not self.whole:
             raise WorkloadError(f"--eager is of whole steps; metric {self.metric} is not")
         if "power_cap" in self.datasheets and self.regime != "served":
@@ -106,6 +114,18 @@ class Question:
             raise WorkloadError(f"interval mass {self.mass} must lie between 0 and 1")
         if not 0.5 < self.threshold <= 1:
             raise WorkloadError(f"threshold {self.threshold} must lie above 0.5 and up to 1")
+
+    def _check_dtype(self) -> None:
+        """Refuse formats that the posterior cannot predict."""
+        own = str(self.posterior.attrs["dtype"])
+        if computes_in(self.form) != own:
+            raise WorkloadError(
+                f"--dtype {self.form}: posterior {self.posterior.attrs['name']} was fitted on "
+                f"{own} kernels; use that"
+            )
+        if not self.whole and (self.kv_dtype or self.form != own):
+            option = "--kv-dtype" if self.kv_dtype else f"--dtype {self.form}"
+            raise WorkloadError(f"{option} is of whole steps; metric {self.metric} is not")
 
     def _check_workloads(self) -> None:
         """Refuse workloads that the metric is not of."""
@@ -137,6 +157,11 @@ class Question:
                 raise WorkloadError(
                     f"metric {self.metric} is of {kinds} steps, not of {step.label}; use step_time"
                 )
+
+    @property
+    def form(self) -> str:
+        """Format of weights and activations."""
+        return self.dtype or str(self.posterior.attrs["dtype"])
 
     @property
     def whole(self) -> bool:
@@ -202,6 +227,8 @@ def step_times(question: Question, steps: Sequence[Workload], *, noise: int = 0)
             tp=question.tp,
             backend=question.backend,
             graphs=question.graphs,
+            dtype=question.form,
+            kv_dtype=question.kv_dtype,
             noise=noise,
             seed=question.seed,
         )
@@ -280,7 +307,7 @@ def feasible(question: Question, steps: Sequence[Workload]) -> np.ndarray:
             reasons.append([""] * sheets.sizes["sku"])
             continue
         need = resident_bytes(
-            question.llm, step, tp=question.tp, dtype=str(question.posterior.attrs["dtype"])
+            question.llm, step, tp=question.tp, dtype=question.form, kv_dtype=question.kv_dtype
         )
         reasons.append(
             [
@@ -291,7 +318,17 @@ def feasible(question: Question, steps: Sequence[Workload]) -> np.ndarray:
                 for memory in sheets["memory"].values
             ]
         )
-    return np.array(reasons, dtype=object).T
+    held = np.array(reasons, dtype=object).T
+    lacking = without_rate(question)
+    return np.where(lacking[:, None] != "", lacking[:, None], held)
+
+
+def without_rate(question: Question) -> np.ndarray:
+    """Why a SKU cannot compute in the format asked for, or "" where it can, dims (sku,)."""
+    dtype = str(question.posterior.attrs["dtype"])
+    rates = of_dtype(question.datasheets, dtype)["peak_flop_rate"].values
+    reason = f"has no tensor cores for {dtype}; choose another --dtype"
+    return np.array(["" if rate > 0 else reason for rate in rates], dtype=object)
 
 
 def extrapolates(question: Question, steps: Sequence[Workload]) -> list[str]:
@@ -313,6 +350,8 @@ def extrapolates(question: Question, steps: Sequence[Workload]) -> list[str]:
         columns.append(_beyond(posterior, own))
     mixed = "nobody measured a step that mixes prompts and decoding"
     columns.append([mixed if step.kind == "mixed" else "" for step in whole])
+    if FORMATS[question.form].cost[1]:
+        columns.append([f"nobody measured {question.form} kernels: prior only"] * len(whole))
     return ["; ".join(filter(None, reasons)) for reasons in zip(*columns, strict=True)]
 
 
@@ -322,25 +361,31 @@ def rests_on(question: Question) -> xr.DataArray:
     Of a whole step the weakest of matrix products and attention; of attention the best that any
     backend has. Light kernels and host are much the same on all cards.
     """
-    rests = basis(question.posterior, question.datasheets)
-    phases: tuple[str, ...] = ("attention_prefill", "attention_decode")
+    parts = {"gemm": question.posterior, **question.parts}
+    phases: tuple[str, ...] = ("gemm", "attention_prefill", "attention_decode")
     if question.metric == "attention_time":
-        rests, phases = rests.copy(data=[BASES[0]] * rests.size), (question.phase,)
+        phases = (question.phase,)
     elif not question.whole:
-        return rests
-    worst = [BASES.index(str(b)) for b in rests.values]
-    for part in phases:
-        posterior = question.parts[part]
-        law, known = law_of(posterior), backends(posterior)
-        chosen = [question.backend] if question.backend in known else known
-        for i, sku in enumerate(question.datasheets["sku"].values):
-            suffix = "/gqa" if part == "attention_decode" else ""
-            units = unit_sheets(
-                law, question.datasheets, [f"{sku}/{name}{suffix}" for name in chosen]
-            )
-            best = min(BASES.index(str(b)) for b in basis(posterior, units).values)
-            worst[i] = max(worst[i], best)
-    return rests.copy(data=[BASES[i] for i in worst])
+        phases = ("gemm",)
+    skus = question.datasheets["sku"]
+    worst = np.max([_weakest(question, part, parts[part]) for part in phases], axis=0)
+    return xr.DataArray([BASES[i] for i in worst], dims="sku", coords={"sku": skus})
+
+
+def _weakest(question: Question, part: str, posterior: xr.Dataset) -> list[int]:
+    """Place in `BASES` of what one part of each SKU's prediction rests on, dims (sku,)."""
+    law = law_of(posterior)
+    sheets = of_dtype(question.datasheets, str(posterior.attrs["dtype"]))
+    if law.variant is None:
+        return [BASES.index(str(b)) for b in basis(posterior, sheets).values]
+    known = backends(posterior)
+    chosen = [question.backend] if question.backend in known else known
+    suffix = "/gqa" if part == "attention_decode" else ""
+    found = []
+    for sku in sheets["sku"].values:
+        units = unit_sheets(law, sheets, [f"{sku}/{name}{suffix}" for name in chosen])
+        found.append(min(BASES.index(str(b)) for b in basis(posterior, units).values))
+    return found
 
 
 def _beyond(posterior: xr.Dataset, cells: xr.Dataset) -> list[str]:

@@ -8,6 +8,7 @@ from m2bayes.gemm import gemm_shapes, kv_heads_per_gpu
 from m2bayes.llm import LLM
 
 DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
+DTYPE_BYTES["w4a16"] = 0.5 + 2 / 128  # of a weight: groups of 128 with a 16-bit scale
 """Size of one number [byte], by name."""
 
 

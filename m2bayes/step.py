@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from m2bayes import narrow
 from m2bayes._random import labelled_rng
 from m2bayes._spec import Step
 from m2bayes.errors import WorkloadError
@@ -20,6 +21,8 @@ from m2bayes.operators import operators
 from m2bayes.predictive import backends, law_of, predict
 
 PARTS = ("gemm", "attention_prefill", "attention_decode", "light", "allreduce", "host")
+# what a step of 8-bit numbers needs besides: the LM head's products, what an 8-bit cache costs
+MORE_PARTS = ("head", "kv_fp8")
 LIBRARY = "nccl"  # that every engine can fall back on
 CAP_SPREAD = 0.45  # log spread of the cap's exponent between cards, see `capped_share`
 
@@ -61,6 +64,8 @@ def operator_times(
     backend: str = "any",
     engine: str = "",
     graphs: bool = True,
+    dtype: str = "",
+    kv_dtype: str | None = None,
     noise: int = 0,
     seed: int = 0,
 ) -> xr.DataArray:
@@ -69,12 +74,12 @@ def operator_times(
     Parameters
     ----------
     parts : mapping of Dataset, dims (chain, draw, …)
-        Posteriors of `PARTS`, aligned.
+        Posteriors of `PARTS`, aligned, and of `MORE_PARTS` where there are any.
     llm : LLM
         Shape of the LLM.
     steps : sequence of Step, dims (workload,)
         In the order asked.
-    datasheets : Dataset, dims (sku,)
+    datasheets : Dataset, dims (sku,) or (sku, dtype)
         Of the SKUs asked for; with ``power_cap`` [1] where a card's limit is lowered.
     tp : int
         GPUs that share the LLM [1].
@@ -84,6 +89,9 @@ def operator_times(
         Whose host code runs; by default the backend's.
     graphs : bool
         Whether the engine captures CUDA graphs.
+    dtype, kv_dtype : str
+        Of weights and activations, see `m2bayes.quantisation.FORMATS`, by default that of the
+        projections' posterior; and of the KV cache, see `m2bayes.narrow.narrow_cache`.
     noise, seed : int
         See `m2bayes.predictive.predict`.
 
@@ -93,9 +101,10 @@ def operator_times(
         Time [s]; ``host`` is what the host adds, so that the sum is the time of the step:
         the launches that outlast the kernels, the work for each sequence, and sampling.
     """
-    cells = operators(llm, steps, tp=tp, graphs=graphs)
+    form = dtype or str(parts["gemm"].attrs["dtype"])
+    cells = operators(llm, steps, tp=tp, graphs=graphs, dtype=form)
     settings: dict[str, Any] = {"noise": noise, "seed": seed}
-    clock = capped_share(parts["gemm"], datasheets, seed=seed)
+    clock = capped_share(parts.get("head", parts["gemm"]), datasheets, seed=seed)
     times = []
     for part in PARTS[:-1]:
         calls = cells[part]["calls"]
@@ -103,11 +112,19 @@ def operator_times(
             continue
         if part == "allreduce":
             time = _allreduce(parts[part], cells[part], datasheets, backend, settings)
+        elif part == "gemm":
+            time = narrow.products(
+                parts, cells[part], datasheets, form, backend=backend, clock=clock, **settings
+            )
+        elif part == "attention_decode":
+            cache = narrow.narrow_cache(parts, form, kv_dtype, seed=seed)
+            time = narrow.decode(parts, cells[part], datasheets, cache, backend=backend, **settings)
         else:
             known = backend if part != "light" else "any"
             time = predict(
                 parts[part], cells[part], datasheets, backend=known, clock=clock, **settings
             )
+            time = narrow.unfused(time, engine or backend, seed=seed)
         times.append((time * calls).transpose("chain", "draw", "sku", "workload", "op"))
     blocks = sum(time.sum("op") for time in times)
     launches, tail = host_times(parts["host"], cells["host"], datasheets, engine or backend, seed)

@@ -83,7 +83,7 @@ def _title(question: Question) -> str:
     llm = question.llm.name if question.llm else "single kernels"
     draws = question.posterior.sizes["chain"] * question.posterior.sizes["draw"]
     return (
-        f"{llm}, {question.posterior.attrs['dtype']}, TP {question.tp}: {question.metric}, "
+        f"{llm}, {question.form}, TP {question.tp}: {question.metric}, "
         f"{question.regime} regime, backend {question.backend}\n"
         f"posterior {question.source}, {draws} draws, seed {question.seed}"
     )

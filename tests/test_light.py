@@ -228,7 +228,9 @@ def test_numpy_xarray_and_pytensor_agree(sheets):
     import pytensor
     import pytensor.tensor as pt
 
-    grid = cells(np.repeat(sorted(PASSES), 6), np.tile([1, 7, 64, 900, 8192, 32768], 6), 5120)
+    grid = cells(
+        np.repeat(sorted(PASSES), 6), np.tile([1, 7, 64, 900, 8192, 32768], len(PASSES)), 5120
+    )
     terms = light_terms(grid, sheets, regime="served")
     plain = arrays(grid, sheets)
     expected = light_time(plain, FACTORS)

@@ -48,12 +48,14 @@ BUILDS = {  # folder of the package -> SKU; one build per framework (H100 has an
 }
 
 
-def measured(folder: Path, sku: str, versions: dict[str, str]) -> pd.DataFrame:
-    """All bf16 rows of one SKU, milliseconds turned into seconds."""
+def measured(
+    folder: Path, sku: str, versions: dict[str, str], dtype: str = "bfloat16"
+) -> pd.DataFrame:
+    """All rows of one SKU and dtype, milliseconds turned into seconds."""
     parts = []
     for backend, version in versions.items():
         rows = pd.read_parquet(folder / "gemm" / backend / version / "gemm_perf.parquet")
-        rows = rows[rows["gemm_dtype"] == "bfloat16"]
+        rows = rows[rows["gemm_dtype"] == dtype]
         rows = rows.rename(columns={"m": "M", "n": "N", "k": "K"})
         rows = rows[(rows["N"] >= SMALLEST) & (rows["K"] >= SMALLEST)]
         parts.append(

@@ -179,7 +179,7 @@ def decode_terms(
     ----------
     cells : Dataset
         ``batch`` [sequence], ``length`` tokens that each attends to [token], ``heads``,
-        ``kv_heads``, ``head_dim`` on one GPU [1], any dims.
+        ``kv_heads``, ``head_dim`` on one GPU [1], ``kv_element`` of the cache [byte], any dims.
     sheets : Dataset
         Datasheet numbers for one dtype, dims (sku,) or gathered to the dims of `cells`.
     regime : {"served", "benchmark"}
@@ -202,7 +202,8 @@ def decode_terms(
     group = heads / kv_heads
     per_block = xr.where(wide, 32.0, 64.0)
     blocks = batch * kv_heads * np.ceil(group / per_block) / sheets["sm_count"]
-    cache = 2 * ELEMENT * width * batch * kv_heads * length
+    element = cells["kv_element"] if "kv_element" in cells else ELEMENT
+    cache = 2 * element * width * batch * kv_heads * length
     traffic = cache + 2 * ELEMENT * width * batch * heads
     served = regime == "served"
     halved = sheets["peak_bandwidth"] / sheets["l2"] > HALVED_L2

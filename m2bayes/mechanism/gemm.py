@@ -23,6 +23,7 @@ from m2bayes.mechanism.roofline import (
     weight_traffic,
 )
 from m2bayes.mechanism.wave import eta_wave, grid_share, tile_choice
+from m2bayes.quantisation import format_of
 
 REGIMES = ("served", "benchmark")
 WAVE_SHARE = 0.78  # of the last partial wave's loss that remains
@@ -42,7 +43,8 @@ def gemm_terms(
     cells : Dataset
         ``M``, ``N``, ``K`` [1] with any dims.
     sheets : Dataset
-        Datasheet numbers for one dtype, dims (sku,) or gathered to the dims of `cells`.
+        Datasheet numbers for one dtype, dims (sku,) or gathered to the dims of `cells`; their
+        ``dtype`` says what a number takes, see `m2bayes.quantisation.FORMATS`.
     regime : {"served", "benchmark"}
         Served: cold weights, settled clock. Benchmark: weight copies replayed as the collector
         of the kernel tables does, a short burst, vLLM's weights left uninitialised.
@@ -68,7 +70,9 @@ def gemm_terms(
     M, N, K = (cells[v].astype(float) for v in ("M", "N", "K"))
     rate, bandwidth = sheets["peak_flop_rate"], sheets["peak_bandwidth"]
     terms = _issue_terms(M, N, K, rate, sheets["sm_count"])
-    weight, activation = weight_traffic(N, K), activation_traffic(M, N, K)
+    form = format_of(sheets)
+    weight = weight_traffic(N, K, form.weight)
+    activation = activation_traffic(M, N, K, form.activation, form.output)
     backend = xr.DataArray(backend) if isinstance(backend, str) else backend
     if regime == "served":
         cold, warm = weight, activation * warm_share(activation, sheets["l2"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from m2bayes.mechanism import attention, collective, gemm, host, light
+from m2bayes.mechanism import attention, collective, gemm, host, light, quantise
 
 
 def no_gain(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
@@ -112,7 +112,6 @@ def _mma_spread(sheets: xr.Dataset) -> np.ndarray:
 
 
 _GEMM: dict[str, Any] = {
-    "terms": gemm.gemm_terms,
     "sizes": ("M", "N", "K"),
     "lengths": (2.0, 0.7, 1.2, 0.5),
     "gain": gemm.cache_gain,
@@ -124,8 +123,19 @@ _ATTENTION: dict[str, Any] = {
     "spread": _mma_spread,
 }
 LAWS = {
-    "gemm_time": Law(gemm.gemm_time, clocked="clock_burst", bounds=gemm.gemm_bounds, **_GEMM),
-    "ceiling_time": Law(gemm.ceiling_time, clocked="ceiling", **_GEMM),
+    "gemm_time": Law(
+        gemm.gemm_time, gemm.gemm_terms, clocked="clock_burst", bounds=gemm.gemm_bounds, **_GEMM
+    ),
+    "ceiling_time": Law(gemm.ceiling_time, gemm.gemm_terms, clocked="ceiling", **_GEMM),
+    "fp8_gemm_time": Law(
+        quantise.fp8_gemm_time,
+        quantise.fp8_gemm_terms,
+        variant=_backend("M"),
+        clocked="clock_burst",
+        bounds=quantise.fp8_gemm_bounds,
+        family=lambda sheets: [str(a) for a in sheets["architecture"].values],
+        **_GEMM,
+    ),
     "prefill_time": Law(
         attention.prefill_time,
         attention.prefill_terms,
@@ -139,10 +149,20 @@ LAWS = {
         attention.decode_time,
         attention.decode_terms,
         gain=attention.decode_gain,
-        given={"head_dim": 128},
+        given={"head_dim": 128, "kv_element": 2},
         variant=_decode_kernel,
         bounds=attention.decode_bounds,
         **_ATTENTION,
+    ),
+    "kv_time": Law(
+        quantise.kv_time,
+        quantise.kv_terms,
+        sizes=("batch", "length", "heads", "kv_heads", "wide_time"),
+        lengths=(2.0, 1.5, 2.0, 2.0, 4.0, 0.5),
+        largest=10**10,
+        variant=_decode_kernel,
+        family=tensor_generation,
+        spread=_mma_spread,
     ),
     "light_time": Law(
         light.light_time,

@@ -25,6 +25,7 @@ PASSES = {  # reads and writes of each element that no implementation can save
     "activation": 3,  # gate and up in, one out, of the gated width
     "kv_write": 2,
     "embedding": 2,
+    "quantise": 1.5,  # two bytes in, one out
 }
 COLD_PASSES = {"embedding": 1}  # rows of a table that nobody has just written
 ITEM = 2.0  # bytes of a bf16 element

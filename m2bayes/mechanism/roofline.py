@@ -32,13 +32,17 @@ def weight_traffic(N: Any, K: Any, item: float = 2.0) -> Any:
     return item * N * K
 
 
-def activation_traffic(M: Any, N: Any, K: Any, item: float = 2.0) -> Any:
+def activation_traffic(
+    M: Any, N: Any, K: Any, item: float = 2.0, output: float = 2.0
+) -> Any:
     """Bytes [byte] of the input ``M × K`` and output ``M × N`` of a GEMM, dims broadcast.
+
+    `item` and `output` are the bytes of one number of each.
 
     >>> activation_traffic(2, 3, 5)
     32.0
     """
-    return item * M * (N + K)
+    return output * M * N + item * M * K
 
 
 def arithmetic_intensity(flops: Any, traffic: Any) -> Any:

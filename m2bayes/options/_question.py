@@ -47,7 +47,17 @@ def question(command: argparse.ArgumentParser) -> None:
         "(idle server), tokens_per_second",
     )
     add("--tp", type=whole, default=1, metavar="N", help="GPUs that share the LLM (default 1)")
-    add("--dtype", default="bf16", help="of weights and activations (default bf16)")
+    add(
+        "--dtype",
+        default="bf16",
+        help="of weights and activations: bf16 (default), fp8, or w4a16 (4-bit weights; prior only)",
+    )
+    add(
+        "--kv-dtype",
+        choices=["bf16", "fp8"],
+        help="of the KV cache (default: 16 bit, as engines do; of fp8 steps 8 bit in a quarter of "
+        "the draws)",
+    )
     add(
         "--regime",
         choices=["served", "benchmark"],
@@ -62,7 +72,12 @@ def question(command: argparse.ArgumentParser) -> None:
     engine(command)
     add("--threshold", type=number, default=0.9, help="p_best of a clear verdict, 0.5 to 1 (0.9)")
     add("--mass", type=number, default=0.9, help="mass of the intervals, 0 to 1 (0.9)")
-    add("--posterior", type=text, default=POSTERIOR, metavar="NAME", help=f"default: {POSTERIOR}")
+    add(
+        "--posterior",
+        type=text,
+        metavar="NAME",
+        help=f"default: {POSTERIOR}, or step_fp8 with --dtype fp8",
+    )
     add(
         "--draws", type=whole, metavar="N", help="joint draws to use (default: all that are stored)"
     )

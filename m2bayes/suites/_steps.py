@@ -12,7 +12,8 @@ from m2bayes.database import Database
 from m2bayes.evaluate import scores
 from m2bayes.llm import LLM
 from m2bayes.predictive import backends
-from m2bayes.step import aligned, operator_times
+from m2bayes.quantisation import named
+from m2bayes.step import aligned, operator_times, spaced
 from m2bayes.workload import Step, gemm_cells, kv_bytes_per_token
 
 if TYPE_CHECKING:
@@ -113,20 +114,31 @@ def composed(
     return np.maximum(times @ weights, LEAST)
 
 
-def predictor(setting: Setting, *, only: str = "") -> StepTimes:
-    """Whole-step predictor of the setting's assembly [s], dims (draw, workload).
+def predictor(
+    setting: Setting,
+    *,
+    only: str = "",
+    assembly: str = "",
+    kv_dtype: str | None = None,
+    draws: int | None = None,
+) -> StepTimes:
+    """Whole-step predictor of the setting's assembly, or another [s], dims (draw, workload).
 
-    With `only`, of the operators whose names begin so.
+    With `only`, of the operators whose names begin so; with `draws`, so many of each chain [1].
     """
     database = setting.database
-    parts = database.assembly(setting.assembly).parts
+    parts = database.assembly(assembly or setting.assembly).parts
     posteriors = aligned({part: database.draws(name) for part, name in parts.items()})
+    if draws is not None:
+        posteriors = {part: spaced(held, draws) for part, held in posteriors.items()}
+    narrow = posteriors["gemm"].attrs["dtype"] != "bf16"
     known = backends(posteriors["attention_prefill"])
 
     def step_times(
         sku: str, llm: str, workloads: Sequence[Step], *, tp: int, engine: str, graphs: bool = True
     ) -> np.ndarray:
-        sheets, shape = database.datasheets([sku]), database.llm(llm)
+        sheets = database.datasheets([sku], dtype=None if narrow else "bf16")
+        shape = database.llm(llm)
         time = operator_times(
             posteriors,
             shape,
@@ -136,6 +148,7 @@ def predictor(setting: Setting, *, only: str = "") -> StepTimes:
             backend=engine if engine in known else "any",
             engine=engine,
             graphs=graphs,
+            kv_dtype=kv_dtype,
             seed=setting.seed,
         )
         kept = [str(op).startswith(only) for op in time["op"].values]
@@ -145,11 +158,14 @@ def predictor(setting: Setting, *, only: str = "") -> StepTimes:
     return step_times
 
 
-def datasheet_steps(database: Database) -> StepTimes:
+def datasheet_steps(database: Database, *, dtype: str = "bf16") -> StepTimes:
     """Datasheet roofline of one step [s], dims (draw, workload), with a single draw.
 
-    Every matrix product, attention and the LM head at the datasheet's peaks; nothing else.
+    Every matrix product, attention and the LM head at the datasheet's peaks; nothing else. The
+    projections are in `dtype`, the others in 16 bits.
     """
+
+    both, item = (dtype, "bf16"), named(dtype).weight
 
     def step_times(
         sku: str,
@@ -162,18 +178,23 @@ def datasheet_steps(database: Database) -> StepTimes:
     ) -> np.ndarray:
         del engine, graphs  # the datasheet knows of neither
         shape, sheet = database.llm(llm), database.datasheets([sku])
-        rate, bandwidth = (float(sheet[v].item()) for v in ("peak_flop_rate", "peak_bandwidth"))
-        work = np.array([_work(shape, step, tp) for step in workloads])  # (workload, op, 2)
+        rates = [float(database.datasheets([sku], dtype=d)["peak_flop_rate"].item()) for d in both]
+        rate = np.repeat(rates, (4, 2))  # of four projections, and of attention and LM head
+        bandwidth = float(sheet["peak_bandwidth"].item())
+        work = np.array([_work(shape, step, tp, item) for step in workloads])  # (workload, op, 2)
         return np.maximum(work[..., 0] / rate, work[..., 1] / bandwidth).sum(axis=1)[None]
 
     return step_times
 
 
-def _work(llm: LLM, step: Step, tp: int) -> np.ndarray:
-    """FLOPs [FLOP] and traffic [byte] of projections, attention and LM head, dims (op, 2)."""
+def _work(llm: LLM, step: Step, tp: int, item: float) -> np.ndarray:
+    """FLOPs [FLOP] and traffic [byte] of projections, attention and LM head, dims (op, 2).
+
+    Weights and inputs of projections have `item` bytes, all else two.
+    """
     cells = gemm_cells(llm, [step], tp=tp).squeeze("workload")
     M, N, K, calls = (cells[v].values for v in ("M", "N", "K", "calls"))
-    flops, traffic = 2 * M * N * K * calls, 2 * (M * K + K * N + M * N) * calls
+    flops, traffic = 2 * M * N * K * calls, (item * (M * K + K * N) + 2 * M * N) * calls
     sequences, prompt = max(step.batch, 1), step.tokens + step.prefill
     pairs = step.context * (step.batch or step.tokens) + prompt**2 / 2 + step.batch
     cache = kv_bytes_per_token(llm, tp=tp) * (step.cached_tokens + step.new_tokens)

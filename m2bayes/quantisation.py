@@ -1,0 +1,85 @@
+"""Number formats of an engine: what a matrix product moves, and the rate that it computes at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import xarray as xr
+
+from m2bayes.errors import UnknownNameError
+
+
+@dataclass(frozen=True)
+class Format:
+    """Number format of weights and activations.
+
+    Parameters
+    ----------
+    weight, activation, output : float
+        Size of one number of weight, input and output [byte].
+    rate : str
+        Dtype in which the tensor cores compute, a dtype of datasheets.
+    cost : tuple of float
+        Median of the factor by which a kernel is slower than the law of `rate` at this traffic,
+        and its log-normal spread [1]; spread 0 where kernels of this format were measured.
+    """
+
+    weight: float
+    activation: float
+    rate: str
+    output: float = 2.0
+    cost: tuple[float, float] = (1.0, 0.0)
+
+
+# Four-bit weights in groups of 128 with a 16-bit scale each, unpacked in the kernel. No posterior
+# knows such a kernel. Marlin (Frantar et al. 2024, https://arxiv.org/abs/2408.11743) reports
+# 3.87 times fp16 at small batch, 0.97 of this traffic's ratio, and parity at large; other kernels
+# and cards do worse.
+FORMATS = {
+    "bf16": Format(2.0, 2.0, "bf16"),
+    "fp8": Format(1.0, 1.0, "fp8"),
+    "w4a16": Format(0.5 + 2 / 128, 2.0, "bf16", cost=(1.2, 0.25)),
+}
+KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
+"""Size of one number of the KV cache [byte], by its dtype."""
+
+
+def format_of(sheets: xr.Dataset) -> Format:
+    """Format that datasheets, dims (sku,), are for; 16 bit if they do not say."""
+    return named(str(sheets.coords["dtype"].item()) if "dtype" in sheets.coords else "bf16")
+
+
+def computes_in(name: str) -> str:
+    """Dtype of datasheets in which a format computes; a name that is none is its own.
+
+    >>> computes_in("w4a16"), computes_in("fp8")
+    ('bf16', 'fp8')
+    """
+    return FORMATS[name].rate if name in FORMATS else name
+
+
+def named(name: str) -> Format:
+    """Format by name.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none.
+    """
+    if name not in FORMATS:
+        raise UnknownNameError("dtype", name, FORMATS)
+    return FORMATS[name]
+
+
+def of_dtype(sheets: xr.Dataset, dtype: str) -> xr.Dataset:
+    """Datasheets for one dtype, dims (sku,); those that are for one already stay as they are.
+
+    >>> of_dtype(xr.Dataset(coords={"dtype": ["bf16", "fp8"]}), "fp8").dtype.item()
+    'fp8'
+    """
+    return sheets.sel(dtype=dtype) if "dtype" in sheets.dims else sheets
+
+
+def sheets_of(datasheets: xr.Dataset, form: str) -> xr.Dataset:
+    """Datasheets, dims (sku,), for one format: the rate that it computes at, its own traffic."""
+    return of_dtype(datasheets, computes_in(form)).assign_coords(dtype=form)
