@@ -58,10 +58,10 @@ class Effort:
     """
 
     simulations: int = 320
-    kept: int = 63
+    kept: int = 31
     tune: int = 400
-    thin: int = 16
-    ess: float = 100.0
+    thin: int = 32
+    ess: float = 50.0
     longer: tuple[int, ...] = (1, 4, 16)
 
 
@@ -156,7 +156,7 @@ def drawn(
 
 
 def ranks(
-    compiled: Any,
+    compiled: Callable[[], Any],
     simulated: Simulated,
     effort: Effort,
     *,
@@ -167,8 +167,8 @@ def ranks(
 
     Parameters
     ----------
-    compiled : nutpie model
-        From `m2bayes.posterior.compiled_model`.
+    compiled : callable
+        Gives the model from `m2bayes.posterior.compiled_model`, if anything is left to do.
     simulated : Simulated, dims (simulation,)
         From `simulate`.
     effort : Effort
@@ -188,10 +188,11 @@ def ranks(
     done: list[dict[str, Any]] = []
     if file is not None and file.is_file():
         done = read_json(file, RecordError)["done"]
+    ready = compiled() if len(done) < total else None
     for i in range(len(done), total):
         data = {name: held[i] for name, held in simulated.data.items()}
         truth = {str(k): float(v) for k, v in simulated.truth.isel(simulation=i).data_vars.items()}
-        done.append(_ranked(compiled, data, truth, effort, seed=i))
+        done.append(_ranked(ready, data, truth, effort, seed=i))
         if file is not None and (len(done) % EVERY == 0 or len(done) == total):
             file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(file, json.dumps({"done": done}).encode())

@@ -68,9 +68,9 @@ def test_ranks_that_fill_every_value_alike_are_even():
 
 @pytest.mark.statistical
 def test_even_ranks_fail_no_more_often_than_the_level_says(rng):
-    """Twenty parameters, 200 experiments: failures are at most binomial at the level."""
-    fails = sum(smallest(rng.integers(0, KEPT + 1, (300, 20))) < LEVEL for _ in range(200))
-    assert fails <= stats.binom.ppf(0.9999, 200, LEVEL)
+    """Twenty parameters, 60 experiments: failures are at most binomial at the level."""
+    fails = sum(smallest(rng.integers(0, KEPT + 1, (300, 20))) < LEVEL for _ in range(60))
+    assert fails <= stats.binom.ppf(0.9999, 60, LEVEL)
 
 
 @pytest.mark.parametrize("shape", [(2.0, 2.0), (0.7, 0.7), (1.3, 1.0), (1.0, 1.3)])
@@ -138,7 +138,7 @@ def experiment(rng, n, shift=0.0):
     return sbc.Simulated(xr.Dataset({"mu": ("simulation", truth)}), {"log_op_time": data})
 
 
-EFFORT = sbc.Effort(simulations=320, thin=1, ess=30.0)
+EFFORT = sbc.Effort(simulations=320, kept=63, thin=1, ess=30.0)
 
 
 @pytest.mark.statistical
@@ -148,13 +148,13 @@ EFFORT = sbc.Effort(simulations=320, thin=1, ess=30.0)
 )
 def test_a_right_posterior_is_even_and_a_wrong_one_is_not(wider, shift, even, exact, rng):
     """Wrong width, or data from a prior one standard deviation off."""
-    held = sbc.ranks(Exact(wider), experiment(rng, 320, shift), EFFORT)
+    held = sbc.ranks(lambda: Exact(wider), experiment(rng, 320, shift), EFFORT)
     assert judged(held, EFFORT.kept)["even"] is even
 
 
 def test_a_run_that_was_cut_off_is_resumed(exact, rng, tmp_path, monkeypatch):
     simulated, file, told = experiment(rng, 45), tmp_path / "cache" / "ranks.json", []
-    whole = sbc.ranks(Exact(), simulated, EFFORT)
+    whole = sbc.ranks(Exact, simulated, EFFORT)
     ranked = sbc._ranked
 
     def cut(*args, seed):
@@ -164,21 +164,21 @@ def test_a_run_that_was_cut_off_is_resumed(exact, rng, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sbc, "_ranked", cut)
     with pytest.raises(KeyboardInterrupt):
-        sbc.ranks(Exact(), simulated, EFFORT, file=file, tell=told.append)
+        sbc.ranks(Exact, simulated, EFFORT, file=file, tell=told.append)
     assert len(json.loads(file.read_text())["done"]) == 2 * sbc.EVERY
     assert told[-1] == "40 of 45 simulations"
     again = []
     monkeypatch.setattr(
         sbc, "_ranked", lambda *a, seed: again.append(seed) or ranked(*a, seed=seed)
     )
-    assert sbc.ranks(Exact(), simulated, EFFORT, file=file) == whole
+    assert sbc.ranks(Exact, simulated, EFFORT, file=file) == whole
     assert again == [40, 41, 42, 43, 44]
 
 
 def test_data_that_are_not_finite_are_counted_and_not_fitted(exact, rng):
     simulated = experiment(rng, 3)
     simulated.data["log_op_time"][1, 0] = np.inf
-    held = sbc.ranks(Exact(), simulated, EFFORT)
+    held = sbc.ranks(Exact, simulated, EFFORT)
     assert [one["discarded"] for one in held] == ["", "simulated data not finite", ""]
     assert held[1]["rank"] is None
 
@@ -192,7 +192,7 @@ def test_a_chain_that_mixes_badly_is_run_longer_and_then_given_up(rng, monkeypat
         return xr.Dataset({"mu": (("chain", "draw"), slow[None])}), 2
 
     monkeypatch.setattr(sbc, "_sampled", stuck)
-    (one,) = sbc.ranks(Exact(), experiment(rng, 1), EFFORT)
+    (one,) = sbc.ranks(Exact, experiment(rng, 1), EFFORT)
     assert lengths == list(EFFORT.longer)
     assert one["rank"] is None
     assert one["discarded"] == "too few effective draws"
@@ -204,7 +204,7 @@ def test_a_sampler_without_a_start_is_counted(rng, monkeypatch):
         raise RuntimeError("All initialization points failed")
 
     monkeypatch.setattr(sbc, "_sampled", refused)
-    (one,) = sbc.ranks(Exact(), experiment(rng, 1), EFFORT)
+    (one,) = sbc.ranks(Exact, experiment(rng, 1), EFFORT)
     assert one["discarded"] == "the sampler found no start"
 
 
@@ -218,7 +218,7 @@ def test_longer_chains_are_thinned_to_as_many_draws(rng, monkeypatch):
         return xr.Dataset({"mu": (("chain", "draw"), noise[None] - 100)}), 0
 
     monkeypatch.setattr(sbc, "_sampled", below)
-    (one,) = sbc.ranks(Exact(), experiment(rng, 1), EFFORT)
+    (one,) = sbc.ranks(Exact, experiment(rng, 1), EFFORT)
     assert one["rank"] == {"mu": EFFORT.kept}
     assert one["longer"] == 4
 
@@ -284,10 +284,10 @@ def test_the_control_shifts_one_parameter_and_the_data_with_it(host):
 @pytest.mark.statistical
 def test_a_model_is_even_and_its_control_is_not(host):
     """The sampler in earnest, on the model that samples fastest."""
-    compiled, effort = compiled_model(host, jitter=False), sbc.Effort(simulations=60, ess=60.0)
-    right = sbc.ranks(compiled, sbc.simulate(host, 60, seed=1), effort)
+    compiled, effort = compiled_model(host, jitter=False), sbc.Effort(simulations=60)
+    right = sbc.ranks(lambda: compiled, sbc.simulate(host, 60, seed=1), effort)
     assert judged(right, effort.kept)["even"]
     change = {"wrong": "log_sequence_time_mean", "shift": 1.5}
-    wrong = sbc.ranks(compiled, sbc.simulate(host, 60, seed=2, **change), effort)
+    wrong = sbc.ranks(lambda: compiled, sbc.simulate(host, 60, seed=2, **change), effort)
     assert judged(wrong, effort.kept)["worst"] == "log_sequence_time_mean"
     assert not judged(wrong, effort.kept)["even"]

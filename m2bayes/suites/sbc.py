@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ def run(setting: Setting) -> dict[str, Any]:
     """
     effort, names = (QUICK, [SMALLEST]) if setting.quick else (EFFORT, list(_designs.DESIGNS))
     return {
-        "effort": asdict(effort),
+        "effort": asdict(effort) | {"longer": list(effort.longer)},
         "scales": "sampled, each from its prior",
         "models": {name: _model(setting, name, effort) for name in names},
     }
@@ -47,9 +48,13 @@ def run(setting: Setting) -> dict[str, Any]:
 def _model(setting: Setting, name: str, effort: sbc.Effort) -> dict[str, Any]:
     """Calibration of one model, and its control."""
     inputs = _designs.inputs(setting.database, name)
-    setting.tell(f"{name}: compiling")
     model = inputs.build(setting.database.builder(name))
-    compiled = compiled_model(model, jitter=inputs.law.variant is None)
+
+    @cache
+    def compiled() -> Any:
+        setting.tell(f"{name}: compiling")
+        return compiled_model(model, jitter=inputs.law.variant is None)
+
     factor, mark = _designs.DESIGNS[name].factor, fingerprint(model)
     parts: dict[str, tuple[sbc.Effort, dict[str, Any]]] = {
         "": (effort, {}),

@@ -186,6 +186,6 @@ def tilted(log_density: xr.DataArray, power: float) -> tuple[np.ndarray, float]:
     from arviz_stats.base import array_stats
 
     flat = (power - 1) * log_density.transpose("chain", "draw").values.ravel()
-    log_weight, k = array_stats.psislw(flat)
+    log_weight, k = array_stats.psislw(-flat)  # it takes log-likelihoods left out
     weight = np.exp(log_weight - log_weight.max())
     return weight / weight.sum(), float(k)
