@@ -11,6 +11,7 @@ COMMANDS = {
     "predict": ("asking", "predict"),
     "report": ("report", "report"),
     "import": ("importing", "import_"),
+    "next": ("next", "next_"),
     "fit": ("fitting", "fit"),
     "check": ("judging", "check"),
     "evaluate": ("judging", "evaluate"),

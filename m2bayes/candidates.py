@@ -1,0 +1,226 @@
+"""Measurements that could settle a question: what each would read, and what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from m2bayes import decision
+from m2bayes._random import labelled_rng
+from m2bayes.gemm import gemm_shapes
+from m2bayes.operators import attention_cells, operators
+from m2bayes.predictive import predict
+from m2bayes.question import Question, feasible, metric_of, step_times
+from m2bayes.workload import Attention, Kernel, Step, Workload, gemm_cells
+
+TOKENS = (1, 16, 64, 256, 1024, 4096, 16384)  # M of cells beside those of the workloads
+HOURS = {"gemm": 0.02, "attention": 0.02, "step": 0.5}  # [h] of one GPU: set-up more than kernels
+SERVED_NOISE = 0.02  # log sd of a timed step about its median, from run to run [1]
+UNLIKELY = 0.005  # p_best below which nobody would measure a SKU to settle a choice
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One measurement on one SKU.
+
+    Parameters
+    ----------
+    sku : str
+        Full name.
+    workload : Kernel, Attention or Step
+        What is timed.
+    repeats : int
+        Runs whose median is read [1].
+    tp : int
+        GPUs that a step takes [1].
+    """
+
+    sku: str
+    workload: Workload
+    repeats: int
+    tp: int = 1
+
+    @property
+    def kind(self) -> str:
+        """``gemm``, ``attention`` or ``step``."""
+        return "step" if isinstance(self.workload, Step) else self.workload.kind
+
+    @property
+    def label(self) -> str:
+        """What is timed where."""
+        return f"{self.workload.label} on {self.sku}"
+
+    @property
+    def hours(self) -> float:
+        """GPU time that it takes [h]; steps need an engine with the LLM loaded."""
+        return HOURS[self.kind] * (self.tp if self.kind == "step" else 1)
+
+    def command(self, llm: str) -> str:
+        """Command that takes the measurement on a machine with the SKU."""
+        if not isinstance(self.workload, Step):
+            return f"m2bayes measure --cell {self.workload.label} --repeats {self.repeats}"
+        step = self.workload
+        sizes = f"--batch-size {max(step.batch, 1)} --input-len {step.context or step.tokens}"
+        output = 1 if step.kind == "prefill" else 128
+        return (
+            f"vllm bench latency --model {llm} --tensor-parallel-size {self.tp} {sizes} "
+            f"--output-len {output} --num-iters {self.repeats}"
+        )
+
+
+def losses(question: Question) -> xr.DataArray:
+    """What choosing each SKU costs, relative to the best choice [1], dims (chain, draw, sku).
+
+    The metric of each workload over the least expected one, averaged over the workloads; where
+    more is better its inverse. NaN for a SKU that cannot hold one of the workloads.
+    """
+    time = step_times(question, question.workloads)
+    fits = xr.DataArray(feasible(question, question.workloads) == "", dims=("sku", "workload"))
+    metric = metric_of(question, time.where(fits))
+    if question.metric == "tokens_per_second":
+        metric = 1 / metric
+    mean = metric.mean(("chain", "draw"), skipna=False)
+    scale = mean.where(np.isfinite(mean.mean("workload", skipna=False))).min("sku")
+    return (metric / scale).mean("workload", skipna=False).transpose("chain", "draw", "sku")
+
+
+def candidates(question: Question, loss: xr.DataArray, *, repeats: int = 5) -> list[Candidate]:
+    """Measurements that bear on a question, on every SKU that may be the best.
+
+    Parameters
+    ----------
+    question : Question
+        What is asked.
+    loss : DataArray, dims (chain, draw, sku)
+        From `losses` [1].
+    repeats : int
+        Runs of each [1].
+
+    Returns
+    -------
+    list of Candidate
+        Its own steps on an engine; matrix products of the LLM's shapes at the workloads' tokens
+        and at others that tell floor, bandwidth and clock apart; its attention kernels.
+    """
+    able = loss.isel(sku=np.flatnonzero(np.isfinite(loss.values).all(axis=(0, 1))))
+    chance = decision.p_best(able)
+    skus = [str(s) for s, p in zip(able["sku"].values, chance.values, strict=True) if p > UNLIKELY]
+    steps: list[Workload] = list(question.workloads) if question.whole else []
+    every = [*steps, *_gemms(question), *_attention(question)]
+    return [Candidate(sku, workload, repeats, question.tp) for sku in skus for workload in every]
+
+
+def _gemms(question: Question) -> Iterator[Kernel]:
+    """Matrix products of the workloads, and of their shapes at other numbers of tokens."""
+    if question.metric == "attention_time":
+        return
+    asked = [w for w in question.workloads if isinstance(w, Kernel)]
+    shapes = {(k.n, k.k) for k in asked}
+    tokens = {k.m for k in asked} | set(TOKENS)
+    if question.llm is not None:
+        shapes = set(gemm_shapes(question.llm, tp=question.tp).values())
+        tokens |= {w.new_tokens for w in question.workloads if isinstance(w, Step)}
+    for m in sorted(tokens):
+        for n, k in sorted(shapes):
+            yield Kernel(m=m, n=n, k=k)
+
+
+def _attention(question: Question) -> Iterator[Attention]:
+    """Attention kernels of the workloads."""
+    yield from (w for w in question.workloads if isinstance(w, Attention))
+    if question.llm is None or not question.whole:
+        return
+    steps = [w for w in question.workloads if isinstance(w, Step)]
+    found = operators(question.llm, steps, tp=question.tp)
+    seen = set[Attention]()
+    for phase in ("decode", "prefill"):
+        cells = found[f"attention_{phase}"].isel(op=0)
+        for at in np.flatnonzero(cells["calls"].values > 0):
+            size = {str(v): int(cells[v].values[at]) for v in cells.data_vars}
+            own = {name: size[name] for name in ("batch", "heads", "kv_heads", "head_dim")}
+            new, cached = (0, size["length"]) if phase == "decode" else (size["length"], 0)
+            seen.add(Attention(phase, **own, tokens=new, context=size.get("context", cached)))
+    yield from sorted(seen, key=lambda a: a.label)
+
+
+def readings(question: Question, found: Sequence[Candidate]) -> xr.DataArray:
+    """What each measurement would read: log of the median time [1], dims (chain, draw, candidate).
+
+    Kernels are read as a benchmark takes them, with the noise of their runs; steps as an engine
+    runs them. Draws are those of `losses`.
+    """
+    columns: dict[str, xr.DataArray] = {}
+    for kind, read in _READERS.items():
+        own = [c for c in found if _reader(c) == kind]
+        if not own:
+            continue
+        times = np.log(read(question, own))
+        for c in own:
+            columns[c.label] = times.sel(sku=c.sku, workload=c.workload.label, drop=True)
+    labels = [c.label for c in found]
+    return xr.concat([columns[label] for label in labels], dim="candidate").assign_coords(
+        candidate=labels
+    )
+
+
+def _reader(candidate: Candidate) -> str:
+    workload = candidate.workload
+    return f"attention_{workload.phase}" if isinstance(workload, Attention) else candidate.kind
+
+
+def _sheets(question: Question, found: Sequence[Candidate]) -> xr.Dataset:
+    return question.datasheets.sel(sku=list(dict.fromkeys(c.sku for c in found)))
+
+
+def _unique(found: Sequence[Candidate]) -> list[Workload]:
+    return list(dict.fromkeys(c.workload for c in found))
+
+
+def _kernel_times(question: Question, posterior: xr.Dataset, cells: Any, found: Any) -> Any:
+    """Median of the runs of kernels in the benchmark regime [s], dims (…, sku, workload)."""
+    time = predict(
+        posterior,
+        cells,
+        _sheets(question, found),
+        regime="benchmark",
+        backend=question.backend,
+        noise=found[0].repeats,
+        seed=question.seed,
+    )
+    return time.isel(op=0, drop=True)
+
+
+def _gemm_times(question: Question, found: Sequence[Candidate]) -> Any:
+    return _kernel_times(question, question.posterior, gemm_cells(None, _unique(found)), found)
+
+
+def _attention_times(phase: str) -> Callable[[Question, Sequence[Candidate]], Any]:
+    def read(question: Question, found: Sequence[Candidate]) -> Any:
+        cells = attention_cells(_unique(found))
+        return _kernel_times(question, question.parts[phase], cells, found)
+
+    return read
+
+
+def _step_times(question: Question, found: Sequence[Candidate]) -> Any:
+    """Median of timed steps [s], dims (…, sku, workload)."""
+    own = replace(question, datasheets=_sheets(question, found), workloads=_unique(found))
+    time = step_times(own, own.workloads).sum("op").transpose("sku", "workload", "chain", "draw")
+    noise = np.empty(time.shape)
+    for i, sku in enumerate(time["sku"].values):
+        for j, label in enumerate(time["workload"].values):
+            rng = labelled_rng(question.seed, "timed step", str(sku), str(label))
+            noise[i, j] = rng.standard_normal(time.shape[2:])
+    return time * np.exp(SERVED_NOISE / np.sqrt(found[0].repeats) * noise)
+
+
+_READERS: dict[str, Callable[[Question, Sequence[Candidate]], Any]] = {
+    "gemm": _gemm_times,
+    "attention_prefill": _attention_times("attention_prefill"),
+    "attention_decode": _attention_times("attention_decode"),
+    "step": _step_times,
+}

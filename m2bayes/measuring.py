@@ -1,0 +1,195 @@
+"""What to measure next: candidates with their values, in order, and when to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from m2bayes import decision
+from m2bayes.answer import answers, number, ranked
+from m2bayes.candidates import Candidate, candidates, losses, readings
+from m2bayes.question import Question
+from m2bayes.tables import columns, share
+from m2bayes.voi import sequence, value_of_information
+
+
+def worth(
+    question: Question,
+    *,
+    repeats: int = 5,
+    count: int = 3,
+    spend: float | None = None,
+    prices: Mapping[str, float] | None = None,
+    least: float = 0.001,
+    advance: Callable[[int], None] = lambda done: None,
+) -> dict[str, Any]:
+    """Value every candidate measurement of a question, alone and taken together.
+
+    Parameters
+    ----------
+    question : Question
+        What is asked; all its workloads weigh the same in the choice.
+    repeats, count : int
+        Runs of each measurement, and how many may be taken together [1].
+    spend : float, optional
+        What the chosen GPUs cost in a year [USD]; values are then in USD a year.
+    prices : mapping of float, optional
+        Price of a GPU hour by SKU [USD/h]; subtracted from a value in USD.
+    least : float
+        Share of the metric below which a measurement is not worth taking [1].
+    advance : callable
+        Told after each measurement of the sequence.
+
+    Returns
+    -------
+    dict
+        ``choice``, ``p_best``, ``expected_regret`` as it stands; ``evpi``; ``candidates`` with
+        ``measurement``, ``sku``, ``kind``, ``evsi``, ``evsi_mcse``, ``p_change``, ``gpu_hours``,
+        ``cost``, ``net`` (None without prices) and ``command``, the most valuable first;
+        ``sequence``, the values of the first 1, 2, … taken together; ``stop``, whether none is
+        worth taking. Values in ``units``.
+    """
+    asked = answers(question, ranked)  # refuses what cannot be asked, and what fits nowhere
+    loss = losses(question)
+    able = loss.isel(sku=np.flatnonzero(np.isfinite(loss.values).all(axis=(0, 1))))
+    standing = decision.rank(able, threshold=question.threshold, mass=question.mass)
+    found = candidates(question, loss, repeats=repeats)
+    read = readings(question, found)
+    alone, together = (
+        value_of_information(loss, read),
+        sequence(loss, read, count, advance=advance),
+    )
+    scale = 1.0 if spend is None else spend
+    rows = [
+        _row(question, c, alone.isel(candidate=i), scale, prices if spend else None)
+        for i, c in enumerate(found)
+    ]
+    rows.sort(key=lambda row: -(row["evsi"] if row["net"] is None else row["net"]))
+    choice = str(standing["choice"].item())
+    best = rows[0] if rows else None
+    by_label = {c.label: c for c in found}
+    return {
+        "llm": question.llm.name if question.llm else None,
+        "workloads": [w.label for w in question.workloads],
+        "metric": question.metric,
+        "posterior": question.source,
+        "units": "share of the metric" if spend is None else "USD/year",
+        "choice": choice,
+        "p_best": float(standing["p_best"].sel(sku=choice)),
+        "verdict": str(standing["verdict"].item()),
+        "verdicts": {e["workload"]: e["verdict"] for e in asked},
+        "evpi": float(alone["evpi"]) * scale,
+        "evpi_mcse": float(alone["evpi_mcse"]) * scale,
+        "candidates": rows,
+        "sequence": [
+            {
+                "measurement": str(c),
+                "command": by_label[str(c)].command(_name(question)),
+                **_values(together.isel(candidate=i), scale),
+            }
+            for i, c in enumerate(together["candidate"].values)
+        ],
+        "least": least * scale,
+        "stop": best is None
+        or best["evsi"] < max(least * scale, 2 * best["evsi_mcse"])
+        or (best["net"] is not None and best["net"] <= 0),
+    }
+
+
+def _name(question: Question) -> str:
+    return question.llm.name if question.llm else ""
+
+
+def _values(held: Any, scale: float) -> dict[str, float]:
+    return {
+        "evsi": float(held["evsi"]) * scale,
+        "evsi_mcse": float(held["evsi_mcse"]) * scale,
+        "p_change": float(held["p_change"]),
+    }
+
+
+def _row(
+    question: Question,
+    candidate: Candidate,
+    held: Any,
+    scale: float,
+    prices: Mapping[str, float] | None,
+) -> dict[str, Any]:
+    values = _values(held, scale)
+    price = (prices or {}).get(candidate.sku)
+    cost = None if price is None else price * candidate.hours
+    return {
+        "measurement": candidate.label,
+        "sku": candidate.sku,
+        "kind": candidate.kind,
+        **values,
+        "gpu_hours": candidate.hours,
+        "cost": cost,
+        "net": None if cost is None else number(values["evsi"] - cost),
+        "command": candidate.command(_name(question)),
+    }
+
+
+def table(found: Mapping[str, Any], *, most: int = 12) -> str:
+    """Text of what `worth` found: the choice as it stands, the best measurements, and a sequence.
+
+    Parameters
+    ----------
+    found : mapping
+        From `worth`.
+    most : int
+        Measurements listed; the rest is in the JSON [1].
+    """
+    usd = found["units"] == "USD/year"
+
+    def value(held: float | None) -> str:
+        if held is None:
+            return "-"
+        return f"{held:,.0f} USD" if usd else f"{100 * held:.3f} %"
+
+    head = (
+        f"{found['metric']}: {found['verdict']}; {found['choice']} has the least expected regret "
+        f"(p_best {share(found['p_best'])}); knowing everything is worth {value(found['evpi'])}"
+    )
+    rows = [
+        {
+            "measurement": row["measurement"],
+            "value": value(row["evsi"]),
+            "± MCSE": value(row["evsi_mcse"]),
+            "changes choice": share(row["p_change"]),
+            "GPU h": f"{row['gpu_hours']:g}",
+        }
+        | ({"net": value(row["net"])} if row["net"] is not None else {})
+        for row in found["candidates"][:most]
+    ]
+    lines = [head, columns(rows, "  ")]
+    if found["sequence"]:
+        steps = [
+            {
+                "together": str(i + 1),
+                "value": value(step["evsi"]),
+                "± MCSE": value(step["evsi_mcse"]),
+                "measurement added": step["measurement"],
+            }
+            for i, step in enumerate(found["sequence"])
+        ]
+        lines += ["", columns(steps, "  ")]
+    return "\n".join(lines)
+
+
+def advice(found: Mapping[str, Any]) -> Iterator[str]:
+    """Say when to stop, how to take the first measurement, and how to use it."""
+    if found["stop"]:
+        yield (
+            "stop: no single measurement is worth more than its error, its cost, or "
+            f"{found['least']:.3g} {found['units']}; choose {found['choice']}"
+        )
+        return
+    first = found["candidates"][0]
+    yield f"take it: {first['command']}"
+    if first["kind"] == "step":
+        yield "use it: m2bayes rank … --calibrate steps.csv (sku, workload, step_time in s)"
+    else:
+        yield "use it: m2bayes update POSTERIOR FILE.csv --out DIR, then rank --posterior DIR/…"

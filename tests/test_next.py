@@ -1,0 +1,163 @@
+"""What to measure next: candidates, their readings, and the command."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+from helpers import refusal, run
+
+from m2bayes import options
+from m2bayes.asking import ask
+from m2bayes.candidates import HOURS, candidates, losses, readings
+from m2bayes.measuring import advice, table, worth
+from m2bayes.question import metric_of, step_times
+from m2bayes.workload import Attention, Kernel, Step, parse_workload
+
+CLOSE = ["--llm", "llama-3.1-8b", "--sku", "h100", "h200", "--workload", "prefill:tokens=1024"]
+FEW = ["--draws", "400"]
+
+
+def question(*argv):
+    return ask(options.parser().parse_args(["next", *argv]))
+
+
+@pytest.fixture(scope="module")
+def close():
+    asked = question(*CLOSE, "decode:batch=8,context=512", *FEW)
+    loss = losses(asked)
+    found = candidates(asked, loss)
+    return asked, loss, found, readings(asked, found)
+
+
+def test_the_loss_is_the_mean_over_workloads_relative_to_the_best(close):
+    asked, loss, _, _ = close
+    time = metric_of(asked, step_times(asked, asked.workloads))
+    mean = time.mean(("chain", "draw"))
+    expected = (time / mean.min("sku")).mean("workload")
+    np.testing.assert_allclose(loss, expected.transpose(*loss.dims), rtol=1e-12)
+    assert float(loss.mean(("chain", "draw")).min()) >= 1
+
+
+def test_more_tokens_a_second_is_less_loss():
+    asked = question(*CLOSE, *FEW, "--metric", "tokens_per_second")
+    times = losses(question(*CLOSE, *FEW))
+    np.testing.assert_allclose(losses(asked), times, rtol=0.02)
+
+
+def test_a_sku_without_the_memory_has_no_loss_and_no_candidate():
+    argv = ["--llm", "llama-3.1-70b", "--sku", "h100", "h200", "--tp", "1", *FEW]
+    asked = question(*argv, "--workload", "decode:batch=1,context=128", "--metric", "gemm_time")
+    loss = losses(asked)
+    assert np.isnan(loss.sel(sku="H100-80GB-SXM")).all()
+
+
+def test_candidates_are_steps_products_and_attention_of_each_sku_that_may_win(close):
+    asked, _, found, _ = close
+    kinds = {type(c.workload) for c in found}
+    assert kinds == {Step, Kernel, Attention}
+    assert {c.sku for c in found} == set(asked.datasheets["sku"].values)
+    assert len({c.label for c in found}) == len(found)
+    products = {c.workload for c in found if isinstance(c.workload, Kernel)}
+    assert Kernel(m=1024, n=6144, k=4096) in products
+    for c in found:
+        assert parse_workload(c.workload.label) == c.workload
+        assert c.hours == HOURS[c.kind]
+        assert (c.workload.label in c.command("x")) == (c.kind != "step")
+
+
+def test_a_sku_that_cannot_win_is_not_measured():
+    asked = question("--llm", "llama-3.1-8b", "--sku", "h100", "b200", "l40s", "--workload",
+                     "prefill:tokens=8192", *FEW)  # fmt: skip
+    assert "L40S-48GB-PCIe" not in {c.sku for c in candidates(asked, losses(asked))}
+
+
+def test_a_reading_of_the_step_itself_is_its_time_up_to_its_noise(close):
+    asked, _, found, read = close
+    time = np.log(step_times(asked, asked.workloads).sum("op"))
+    for c in (c for c in found if c.kind == "step"):
+        own = time.sel(sku=c.sku, workload=c.workload.label).transpose("chain", "draw").values
+        seen = read.sel(candidate=c.label).transpose("chain", "draw").values
+        assert 0 < np.std(seen - own) < 0.02
+
+
+def test_readings_move_with_what_they_read(close):
+    """A product of the prefill tells of the prefill on its own card, and less of the other's."""
+    asked, _, _, read = close
+    label = "gemm:m=1024,n=28672,k=4096"
+    time = np.log(step_times(asked, asked.workloads).sum("op")).sel(workload="prefill:tokens=1024")
+    corr = {}
+    for sku in asked.datasheets["sku"].values:
+        seen = read.sel(candidate=f"{label} on H100-80GB-SXM").values.ravel()
+        own = time.sel(sku=sku).transpose("chain", "draw").values.ravel()
+        corr[str(sku)] = np.corrcoef(seen, own)[0, 1]
+    assert corr["H100-80GB-SXM"] > max(0.2, corr["H200-141GB-SXM"])
+
+
+def test_the_best_measurement_of_a_near_tie_is_that_of_a_contender():
+    found = worth(question(*CLOSE), count=2)
+    assert found["verdict"] == "too close to call"
+    assert 0 < found["candidates"][0]["evsi"] <= found["evpi"]
+    values = [step["evsi"] for step in found["sequence"]]
+    assert values == sorted(values)
+    assert not found["stop"]
+    assert found["candidates"][0]["sku"] in {"H100-80GB-SXM", "H200-141GB-SXM"}
+    json.dumps(found, allow_nan=False)
+    text = table(found)
+    assert "too close to call" in text
+    assert found["candidates"][0]["measurement"] in text
+    assert "take it:" in next(iter(advice(found)))
+
+
+def test_money_scales_values_and_takes_the_cost_off():
+    asked = question(*CLOSE, *FEW)
+    plain = worth(asked, count=1)
+    paid = worth(asked, count=1, spend=1e6, prices={"H100-80GB-SXM": 3.0})
+    by_label = {row["measurement"]: row for row in plain["candidates"]}
+    assert paid["units"] == "USD/year"
+    for row in paid["candidates"]:
+        assert row["evsi"] == pytest.approx(1e6 * by_label[row["measurement"]]["evsi"])
+        if row["sku"] == "H100-80GB-SXM":
+            assert row["net"] == pytest.approx(row["evsi"] - 3 * row["gpu_hours"])
+        else:
+            assert row["net"] is None
+
+
+def test_a_clear_choice_says_stop():
+    code, out, err = run("next", "--llm", "llama-3.1-8b", "--sku", "b200", "l40s", "--workload",
+                         "prefill:tokens=8192", *FEW)  # fmt: skip
+    assert code == 0
+    assert "clear" in out
+    assert "stop:" in err
+
+
+def test_csv_and_json_hold_every_candidate():
+    code, out, _ = run("next", *CLOSE, *FEW, "--json")
+    found = json.loads(out)
+    assert code == 0
+    code, out, _ = run("next", *CLOSE, *FEW, "--csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [r["measurement"] for r in rows] == [r["measurement"] for r in found["candidates"]]
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        (["--repeats", "0"], "--repeats 0: give 1 to 1000"),
+        (["--count", "0"], "--count 0: give 1 to 1000"),
+        (["--spend", "0"], "--spend 0: give the USD of a year"),
+        (["--worth", "1"], "--worth 1: give a share from 0"),
+        (["--gpu-hour", "h100"], "--gpu-hour h100: give SKU=USD"),
+        (["--gpu-hour", "h100=-1"], "--gpu-hour h100=-1: give SKU=USD"),
+        (["--gpu-hour", "zz=1"], "unknown SKU 'zz'"),
+    ],
+)
+def test_what_cannot_be_is_refused(argv, complaint):
+    assert complaint in refusal(run("next", *CLOSE, *FEW, *argv))
+
+
+def test_draws_of_losses_and_readings_are_the_same_draws(close):
+    _, loss, _, read = close
+    xr.testing.assert_equal(loss["draw"].drop_vars("draw"), read["draw"].drop_vars("draw"))
