@@ -14,6 +14,7 @@ from m2bayes.plausible import Finding
 FACTOR = float(np.log(1.5))  # log error from which a served run is named
 QUIET = 0.75  # share of the runs that are sound for certain
 BEYOND = 6.0  # times their disagreement, from which a run is named
+ENOUGH = 20  # runs from which a table has a noise of its own
 MOST_SAID = 50
 SAID = ("llm", "sku", "backend", "version", "concurrency", "input_tokens", "output_tokens", "id")
 NOT_CONFIGURATION = ("id", "source", "version_note", "workload", "step_time")
@@ -24,8 +25,8 @@ def served(part: Part) -> Iterator[Finding]:
     """Runs that disagree with every repeat and with their neighbours in concurrency.
 
     A run is held against each repeat of its configuration and against the line, in the logs,
-    between the medians of the next lower and next higher concurrency. What counts is the nearest
-    of them: so the one wrong run of a pair is named, and not its sound repeat.
+    from a run of the next lower to one of the next higher concurrency. What counts is the nearest
+    of them: so the one wrong run of a pair is named, and neither its sound repeat nor a neighbour.
 
     Parameters
     ----------
@@ -42,14 +43,14 @@ def served(part: Part) -> Iterator[Finding]:
         known = np.sort(score[np.isfinite(score)])
         if not len(known):
             continue
-        quiet = known[int(QUIET * (len(known) - 1))]
+        quiet = known[int(QUIET * (len(known) - 1))] if len(known) >= ENOUGH else 0.0
         far = score > max(FACTOR, BEYOND * quiet)
         order = sorted(np.flatnonzero(far), key=lambda i: (-score[i], _what(rows.iloc[i])))
         for at in order[:MOST_SAID]:
             row = rows.iloc[at]
             text = (
                 f"{row['file']}: row {row['row']}, {name}: {row[name] * 1e3:.2f} ms against "
-                f"{np.exp(other[at]) * 1e3:.2f} ms of its repeats and neighbours ({_what(row)}); "
+                f"{np.exp(other[at]) * 1e3:.2f} ms of its repeats or neighbours ({_what(row)}); "
                 "measure it again or drop it"
             )
             yield Finding("warning", "outlier", name, text, 1, (int(row["row"]),))
@@ -95,7 +96,7 @@ def _series(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 def disagreement(
     log: np.ndarray, series: np.ndarray, level: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distance of each run to the nearest of its references, and the median of these.
+    """Distance of each run to the nearest of its references, and the median of its repeats.
 
     Parameters
     ----------
@@ -109,7 +110,8 @@ def disagreement(
     Returns
     -------
     tuple of ndarray, dims (measurement,)
-        Distance and median in the log [1]; NaN where a run has no reference.
+        Distance and median in the log [1], of the neighbours where a run has no repeat; NaN where
+        it has neither.
 
     Examples
     --------
@@ -124,13 +126,14 @@ def disagreement(
     for every in pd.Series(np.arange(len(log))).groupby(series).indices.values():
         at = np.asarray(every)[np.isfinite(log[every])]
         levels, where = np.unique(level[at], return_inverse=True)
-        medians = np.array([np.median(log[at[where == i]]) for i in range(len(levels))])
+        runs = [log[at[where == i]] for i in range(len(levels))]
         for own, i in zip(at, where, strict=True):
             others = [log[j] for j in at[where == i] if j != own]
+            repeats = len(others)
             if 0 < i < len(levels) - 1:
-                around = [i - 1, i + 1]
-                others.append(float(np.interp(levels[i], levels[around], medians[around])))
+                share = (levels[i] - levels[i - 1]) / (levels[i + 1] - levels[i - 1])
+                others += list(np.add.outer((1 - share) * runs[i - 1], share * runs[i + 1]).ravel())
             if others:
                 score[own] = np.min(np.abs(log[own] - np.array(others)))
-                middle[own] = np.median(others)
+                middle[own] = np.median(others[:repeats] or others)
     return score, middle

@@ -50,7 +50,7 @@ def outlier_probability(error: np.ndarray, sd: np.ndarray) -> np.ndarray:
     Examples
     --------
     >>> outlier_probability(np.log([1.0, 4.0]), np.array([0.05, 0.05])).round(2).tolist()
-    [0.0, 0.98]
+    [0.0, 1.0]
     """
     scale = sd / np.sqrt(2.0)
     inside = (1 - SHARE) * 0.375 / scale * (1 + (error / scale) ** 2 / 4) ** -2.5

@@ -146,14 +146,24 @@ def is_gated(table: pd.DataFrame) -> pd.Series:
 
 
 def _table(path: Path, names: Sequence[str]) -> pd.DataFrame:
-    """Some columns of a file, as text."""
+    """Some columns of a file, as numbers where all of a block are, else as text."""
     blocks, rows = [], 0
     for frame in frames(path):
-        blocks.append(frame[list(names)])
+        blocks.append(frame[list(names)].apply(_lean))
         rows += len(frame)
-        if rows > MOST_ROWS:
-            raise DataError(f"{shown(path)}: holds more than {MOST_ROWS:,} rows; thin or split it")
+        if rows > MOST_ROWS // len(OPERATORS):
+            raise DataError(
+                f"{shown(path)}: holds more than {MOST_ROWS:,} measurements; thin or split it"
+            )
     return pd.concat(blocks, ignore_index=True)
+
+
+def _lean(cells: pd.Series) -> pd.Series:
+    """Cells as numbers, which take a tenth of the memory, if none of them is text."""
+    try:
+        return pd.to_numeric(cells)
+    except ValueError:
+        return cells
 
 
 def _number(table: pd.DataFrame, name: str, origin: str) -> pd.Series:

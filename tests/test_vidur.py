@@ -91,7 +91,7 @@ ADD = "time_stats.add.median"
         (ADD, -1.0, "row 2, column time_stats.add.median: '-1.0' is not a time above zero"),
         (ADD, 0.0, "row 2, column time_stats.add.median: '0.0' is not a time above zero"),
         (ADD, "fast", "row 2, column time_stats.add.median: 'fast' is not a finite number"),
-        (ADD, np.nan, "row 2, column time_stats.add.median: '' is not a finite number"),
+        (ADD, np.nan, "row 2, column time_stats.add.median: 'nan' is not a finite number"),
         (ADD, np.inf, "row 2, column time_stats.add.median: 'inf' is not a finite number"),
         (ADD, 1e7, "row 2, column time_stats.add.median: '10000000.0' is not a time in milli"),
         ("num_tokens", 0, "row 2, column num_tokens: '0' is not a whole number from 1 on"),

@@ -137,6 +137,21 @@ def understood(name: str, meaning: str) -> Column | None:
     return None
 
 
+def meant(names: Iterable[str], meaning: str) -> bool:
+    """Whether some column means that quantity, in whatever unit.
+
+    >>> meant(["Latency [days]"], "op_time")
+    True
+    """
+    for name in names:
+        try:
+            if understood(name, meaning):
+                return True
+        except DataError:
+            return True
+    return False
+
+
 def matched(names: Iterable[str], wanted: Collection[str], origin: str) -> dict[str, Column]:
     """Columns of a file by what they mean; a column named exactly so is preferred.
 
@@ -162,14 +177,14 @@ def matched(names: Iterable[str], wanted: Collection[str], origin: str) -> dict[
             found[meaning] = Column(meaning)
             continue
         try:
-            meant = [c for n in names if n not in taken and (c := understood(n, meaning))]
+            meaning_it = [c for n in names if n not in taken and (c := understood(n, meaning))]
         except DataError as fault:
             raise DataError(f"{origin}: {fault}") from None
-        if len(meant) > 1:
-            both = " and ".join(repr(column.name) for column in meant[:2])
+        if len(meaning_it) > 1:
+            both = " and ".join(repr(column.name) for column in meaning_it[:2])
             raise DataError(f"{origin}: columns {both} both mean {meaning}; keep one")
-        if meant:
-            found[meaning] = meant[0]
+        if meaning_it:
+            found[meaning] = meaning_it[0]
     return found
 
 

@@ -59,6 +59,7 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "beam_width": (1,),
     "window_size": (0,),
 }
+DTYPES = {"bf16": "bfloat16"}  # where the tables call a type of matrix products otherwise
 SAMPLE = ("backend", "model_path", "system", "isl", "osl", "silicon_ttft_ms", "silicon_tpot_ms")
 SOURCE, CONCURRENCY = "silicon_data_source", r"silicon_concurrency=(\d+)"
 
@@ -72,7 +73,8 @@ def read(path: Path, ask: Ask) -> Part:
         ``gemm_perf``, ``context_attention_perf``, ``generation_attention_perf``,
         ``custom_allreduce_perf`` or ``nccl_perf`` as Parquet or CSV, or ``silicon_sample.csv``.
     ask : Ask
-        SKU where the file does not say; ``kernel_source`` to choose one of several.
+        SKU where the file does not say; ``dtype`` of matrix products other than bf16;
+        ``kernel_source`` to choose one of several.
 
     Returns
     -------
@@ -105,7 +107,7 @@ def _kernels(frame: pd.DataFrame, path: Path, ask: Ask) -> Part:
     missing = [column for column in sizes.values() if column not in frame]
     if missing:
         raise DataError(f"{origin}: no column {', '.join(missing)}; give the table of {known[0]}")
-    kept, left = _only(frame, op == known[0])
+    kept, left = _only(frame, op == known[0], ask.given.get("dtype", "bf16"))
     tidy: dict[str, Any] = dict(_whose(kept, path, ask))
     for name, column in sizes.items():
         tidy[name] = numbers(kept, column, texts, origin)
@@ -124,10 +126,10 @@ def _kernels(frame: pd.DataFrame, path: Path, ask: Ask) -> Part:
     return Part(law, rows, raw, rest, left, texts, tuple(key))
 
 
-def _only(frame: pd.DataFrame, right: pd.Series) -> tuple[pd.DataFrame, dict[str, int]]:
+def _only(frame: pd.DataFrame, right: pd.Series, dtype: str) -> tuple[pd.DataFrame, dict[str, int]]:
     """Rows that a law holds for, and how many are not, by the reason."""
     left = {"another operation": int((~right).sum())} if not right.all() else {}
-    for column, values in ONLY.items():
+    for column, values in (ONLY | {"gemm_dtype": (DTYPES.get(dtype, dtype),)}).items():
         if column not in frame:
             continue
         number = isinstance(values[0], int)
@@ -161,13 +163,14 @@ def _whose(frame: pd.DataFrame, path: Path, ask: Ask) -> dict[str, pd.Series]:
 
 
 def _main_source(part: Part, ask: Ask) -> Part:
-    """Rows of one kernel: the one given, or the one of most rows."""
+    """Rows of one kernel: the one given, or the one of most rows that no eager mode launched."""
     source = part.rows["source"].astype(str)
     rows = part.rows.drop(columns="source")
     counts = source.value_counts()
     if len(counts) < 2:
         return Part(part.kind, rows, part.raw, part.unused, part.left_out, part.texts, part.key)
-    wanted = ask.given.get("kernel_source", sorted(counts.index, key=lambda s: (-counts[s], s))[0])
+    order = sorted(counts.index, key=lambda s: (s.endswith("_eager"), -counts[s], s))
+    wanted = ask.given.get("kernel_source", order[0])
     if wanted not in counts.index:
         raise DataError(
             f"--given kernel_source={wanted}: none of {', '.join(map(str, counts.index))}"

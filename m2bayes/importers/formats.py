@@ -53,7 +53,7 @@ def _vidur(names: frozenset[str]) -> bool:
 
 
 def _ncu(names: frozenset[str]) -> bool:
-    return "Kernel Name" in names
+    return "Kernel Name" in names and bool({"ID", "Metric Name"} & names)
 
 
 # in the order in which a file is held against them

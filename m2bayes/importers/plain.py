@@ -11,7 +11,7 @@ import pandas as pd
 from m2bayes._files import shown
 from m2bayes.errors import DataError
 from m2bayes.importers._labels import whose
-from m2bayes.importers._meaning import Column, matched, units_of, unused
+from m2bayes.importers._meaning import Column, matched, meant, units_of, unused
 from m2bayes.importers._parts import Ask, Part, hashes, in_blocks, names_of, numbers, placed
 from m2bayes.importers._rows import columns
 from m2bayes.mechanism.laws import LAWS
@@ -35,6 +35,12 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("tpot",),
         ("llm", "dtype", "tp", "concurrency", "input_tokens", "output_tokens", *TIMES),
     ),
+}
+ORDER = {  # as in the tables that come with the models
+    "clock": (
+        *("sku", "op", "M", "N", "K", "power_limit", "boost_clock"),
+        *("sustained_clock", "half_width"),
+    )
 }
 PHASES = {"prefill": "prefill_time", "context": "prefill_time", "decode": "decode_time"}
 PHASES |= {"generation": "decode_time"}
@@ -60,13 +66,13 @@ def kind_of(names: Collection[str], origin: str) -> tuple[str, dict[str, Column]
         If they are of no kind, or ambiguous.
     """
     for kind, (needed, extra) in KINDS.items():
-        used = matched(names, (*needed, *(e for e in extra if e not in needed)), origin)
-        if all(name in used for name in needed):
+        if all(meant(names, name) for name in needed):
+            used = matched(names, (*needed, *(e for e in extra if e not in needed)), origin)
             taken = {column.name for column in used.values()}
             return kind, used | matched([n for n in names if n not in taken], LABELS, origin)
-    best = max(KINDS, key=lambda kind: len(matched(names, KINDS[kind][0], origin)))
-    found = matched(names, KINDS[best][0], origin)
-    missing = [name for name in KINDS[best][0] if name not in found] if found else []
+    best = max(KINDS, key=lambda kind: sum(meant(names, name) for name in KINDS[kind][0]))
+    missing = [name for name in KINDS[best][0] if not meant(names, name)]
+    missing = missing if len(missing) < len(KINDS[best][0]) else []
     lacking = f"no column {', '.join(missing)}" if missing else "holds no measurement that is known"
     raise DataError(f"{origin}: {lacking}; needed are {WHAT}")
 
@@ -130,9 +136,8 @@ def _with_kind(tidy: dict[str, Any], kind: str, ask: Ask) -> dict[str, Any]:
         tidy = {name: cells for name, cells in tidy.items() if name not in LABELS[1:]}
         for name in ("M", "N", "K", "power_limit", "boost_clock", "half_width"):
             tidy.setdefault(name, ask.number(name))
-    if kind in LAWS:
-        return {name: tidy[name] for name in LAWS[kind].columns}
-    return tidy
+    order = LAWS[kind].columns if kind in LAWS else ORDER.get(kind, tuple(tidy))
+    return {name: tidy[name] for name in order if name in tidy}
 
 
 def _named_phase(origin: str) -> str:
