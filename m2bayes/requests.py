@@ -160,7 +160,7 @@ def _request(line: str, where: str) -> dict[str, float]:
     for key, name in _EVENTS.items():
         value = row.get(key)
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value):
+        if value is None or not number or not math.isfinite(value):
             raise DataError(f"{where}: {key} is {ascii(str(value))[:60]}, not a time")
         if value < before:
             raise DataError(f"{where}: {key} comes before the event that must precede it")
