@@ -119,19 +119,38 @@ def _page(contents: Mapping[str, Any]) -> str:
 
 
 def _settings(question: Question) -> dict[str, str]:
-    """How the question was put, beside SKUs and LLM."""
+    """How the question was put, beside its SKUs."""
     draws = question.posterior.sizes["chain"] * question.posterior.sizes["draw"]
-    return {
+    out = {
         "LLM": question.llm.name if question.llm else "single kernels",
-        "dtype": str(question.posterior.attrs["dtype"]),
+        "weights and activations": question.form,
+        "KV cache": question.kv_dtype or "in the engines' default format",
         "GPUs that share the LLM": str(question.tp),
         "metric": sentences.metric_words(question.metric),
         "regime": question.regime,
         "backend": question.backend,
+        "CUDA graphs": "captured" if question.graphs else "none: the engine launches eagerly",
+        "host time calibrated": sentences.listed(sorted(question.calibration)),
+        "power limits": _limits(question),
         "posterior": question.source,
         "joint draws": f"{draws:,}, seed {question.seed}",
         "workloads": ", ".join(w.label for w in question.workloads[:TOLD]),
     }
+    if not question.whole:
+        out |= {"KV cache": "", "CUDA graphs": ""}
+    return {name: said for name, said in out.items() if said}
+
+
+def _limits(question: Question) -> str:
+    """Power limits that were lowered [W]."""
+    sheets = question.datasheets
+    if "power_cap" not in sheets:
+        return ""
+    watts = (sheets["power_cap"] * sheets["power_limit"]).values
+    lowered = sheets["power_cap"].values < 1
+    names = sheets["sku"].values
+    rows = zip(names[lowered], watts[lowered], strict=True)
+    return sentences.listed([f"{name} {limit:.0f} W" for name, limit in rows])
 
 
 def _ranking(question: Question, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

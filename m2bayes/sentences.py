@@ -43,7 +43,7 @@ def asked(question: Question) -> str:
     works = f"these {count} workloads" if count > 1 else question.workloads[0].label
     return (
         f"Of {listed(skus)}, which has the {more} {metric_words(question.metric)} for {what}"
-        f"{question.posterior.attrs['dtype']}{shared}, in {works}?"
+        f"{question.form}{shared}, in {works}?"
     )
 
 

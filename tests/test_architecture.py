@@ -29,22 +29,35 @@ LAYERS = [
     {"options._question", "options.fitting", "options.importing"},
     {"options.asking", "options.judging", "options.listing"},
     {"options"},
+    {"_ranks"},
     {"_families", "_files", "_spec", "datasheet", "decision", "score", "discrepancy", "calibrate"},
+    {"scheduler"},
+    {"simulate"},
+    {"quantisation"},
     {"mechanism", "mechanism.roofline", "mechanism.wave", "mechanism.clock", "mechanism.memory"},
     {"mechanism.gemm", "mechanism.attention", "mechanism.collective", "mechanism.host"},
+    {"mechanism.quantise"},
     {"mechanism.light", "mechanism.power", "llm", "diagnostics", "factors"},
     {"mechanism.laws", "gemm"},
     {"kernels", "operators", "residuals", "contraction", "records"},
     {"measurements", "residency", "predictive"},
+    {"memory"},
+    {"narrow"},
     {"hierarchy", "step", "workload"},
-    {"outside"},
-    {"database", "traces", "timings", "vidur"},
-    {"question", "inputs", "importing", "output"},
+    {"outside", "importers", "importers._rows", "importers._meaning"},
+    {"database", "traces", "timings", "vidur", "requests"},
+    {"importers._parts", "importers.designed", "importers.hosts"},
+    {"importers._labels", "importers.engines", "importers.counters", "plausible"},
+    {"importers.plain", "importers.profiles", "importers.telemetry", "importers.aiconfigurator"},
+    {"importers.formats", "floors", "outliers", "disagreement"},
+    {"importing"},
+    {"question", "inputs", "linting", "output"},
     {"answer", "tables", "crossover", "asking", "bottleneck", "surface"},
     {"posterior", "remarks", "catalogue"},
-    {"leaveout"},
-    {"evaluate"},
+    {"leaveout", "sbc"},
+    {"evaluate", "suites._designs", "suites._density", "suites._ladder"},
     {"checking", "suites._grid", "suites._steps", "suites._forest", "suites.rivals"},
+    {"suites.gemm_fp8", "suites.served_e2e"},
     {"suites.gemm_cells", "suites.gemm_transfer", "suites.clock", "suites.eta", "suites.attention"},
     {
         "suites.ranking",
@@ -53,12 +66,28 @@ LAYERS = [
         "suites.power",
         "suites.knee",
         "suites.light",
+        "suites.sbc",
+        "suites.sensitivity",
+        "suites.loo",
+        "suites.prior",
         "suites.attention_transfer",
     },
+    {"suites._waits"},
+    {"suites._queue"},
+    {"suites.qlm"},
     {"suites.served", "suites._profiles"},
     {"suites.distserve", "suites.vidur_home", "suites.vidur_transfer"},
     {"suites"},
+    {"plot._svg", "plot._series"},
+    {"plot._canvas"},
+    {"plot.ranks", "plot.maps", "plot.regrets", "plot.parts", "plot.roofs", "plot.clocks"},
+    {"plot.forest", "plot.calibration", "plot.plans", "plot.values"},
+    {"plot.predictive"},
+    {"plot"},
+    {"plot.asked", "sentences", "evidence"},
+    {"report"},
     {"commands._shared"},
+    {"commands.report"},
     {"commands.asking", "commands.fitting", "commands.importing", "commands.judging"},
     {"commands.linting", "commands.listing"},
     {"commands"},
@@ -67,6 +96,8 @@ LAYERS = [
 ]
 ARRAYS = {"numpy", "xarray"}
 FRAMES = {*ARRAYS, "pandas"}
+DRAWING = sorted(name for names in LAYERS for name in names if name.startswith("plot."))
+READERS = sorted(name for names in LAYERS for name in names if name.startswith("importers."))
 # Third parties at module level; modules that are not named here have ARRAYS.
 AT_MODULE_LEVEL = {
     "cli": set(),
@@ -79,21 +110,32 @@ AT_MODULE_LEVEL = {
     "suites.fresh": FRAMES,
     "suites.power": FRAMES,
     "suites.served": FRAMES,
+    "suites._queue": FRAMES,
+    "suites.served_e2e": FRAMES,
+    "silicon": FRAMES,
     "suites.distserve": FRAMES,
     "suites.attention": FRAMES,
     "suites.light": FRAMES,
     "suites._forest": FRAMES,
     "suites._profiles": FRAMES,
+    "suites._designs": FRAMES,
     "suites.vidur_home": FRAMES,
     "suites.vidur_transfer": FRAMES,
     "importing": FRAMES,
+    "plausible": FRAMES,
+    "floors": FRAMES,
+    "outliers": FRAMES,
+    "disagreement": FRAMES,
     "outside": FRAMES,
     "traces": FRAMES,
     "vidur": FRAMES,
+    "requests": FRAMES,
     "hierarchy": {*ARRAYS, "pymc", "pytensor"},
+    **dict.fromkeys((n for n in READERS if n != "importers._meaning"), FRAMES),
 }
 # Third parties inside functions: what only some commands need, and the other half of `_math`.
 LAZILY = {
+    "simulate": {"simpy"},
     "_math": {"pytensor"},
     "diagnostics": {"arviz_stats"},
     "posterior": {"nutpie", "pymc"},
@@ -101,7 +143,17 @@ LAZILY = {
     "suites._forest": {"sklearn"},
     "suites.knee": {"pymc", "scipy"},
     "leaveout": {"nutpie"},
+    "importers._rows": {"pyarrow"},
+    "_ranks": {"scipy"},
+    "sbc": {"arviz_stats", "nutpie", "pymc"},
+    "suites._density": {"pymc", "pytensor"},
+    "suites._ladder": {"nutpie"},
+    "suites.loo": {"arviz_stats"},
+    "suites.sensitivity": {"arviz_stats"},
     "database": {"pandas", "h5py"},
+    **{name: {"matplotlib"} for name in DRAWING},
+    "plot.calibration": {"arviz_plots", "matplotlib"},
+    "report": {"jinja2"},
     "commands._shared": {"rich"},
     "commands.asking": {"xarray"},
     "surface": {"scipy"},
@@ -109,8 +161,13 @@ LAZILY = {
 HEAVY = {"pymc", "pytensor", "arviz", "arviz_base", "arviz_stats", "arviz_plots", "nutpie"}
 HEAVY |= {"numba", "matplotlib", "scipy"}
 ANY_ARRAYS = {"numpy", "pandas", "xarray", "h5py", "h5netcdf"}
-PROVIDED_BY = {"pytensor": "pymc", "scipy": "pymc", "arviz_stats": "arviz"}  # pinned through these
-OPTIONAL = {"sklearn"}  # used where it is installed, and for rivals only
+PROVIDED_BY = {
+    "pytensor": "pymc",
+    "scipy": "pymc",
+    "arviz_stats": "arviz",
+    "arviz_plots": "arviz",
+}  # pinned through these
+OPTIONAL = {"sklearn", "pyarrow"}  # used where it is installed, and for rivals only
 
 
 @cache
@@ -211,7 +268,7 @@ def test_only_database_opens_files_of_the_database():
     found = {
         n for n, p in MODULES.items() if opening.search(re.sub(r"os\.open", "", p.read_text()))
     }
-    outside = {"outside", "traces", "timings", "vidur"}
+    outside = {"outside", "traces", "timings", "importers._rows", "requests"}
     assert found == {"_files", "database", *outside}
 
 

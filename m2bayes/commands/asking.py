@@ -13,8 +13,9 @@ from m2bayes._files import write_whole
 from m2bayes.answer import answers, predicted, ranked
 from m2bayes.asking import ask
 from m2bayes.bottleneck import bottlenecks
-from m2bayes.commands._shared import print_json, progress, say
+from m2bayes.commands._shared import figure_file, print_json, progress, say
 from m2bayes.crossover import crossovers
+from m2bayes.database import Database
 from m2bayes.errors import WorkloadError
 from m2bayes.question import METRICS, Question
 from m2bayes.remarks import remarks
@@ -24,10 +25,14 @@ MOST_RUNS, MOST_DRAWS = 1000, 50_000_000
 
 def rank(args: argparse.Namespace) -> int:
     """Rank SKUs for each workload."""
-    question = ask(args)
+    question, target = ask(args), figure_file(args)
     with progress(args, len(question.workloads)) as advance:
         results = answers(question, ranked, advance=advance)
     crossed = crossovers(question, results)
+    if target:
+        from m2bayes.plot import asked, save
+
+        save(asked.of_ranking(question, results, crossed, args.figure), target)
     print_answer(args, question, results, tables.ranking, tables.RANK_COLUMNS, crossovers=crossed)
     return 0
 
@@ -36,7 +41,7 @@ def predict(args: argparse.Namespace) -> int:
     """Predict times for each workload and SKU."""
     if not 0 <= args.noise <= MOST_RUNS:
         raise WorkloadError(f"--noise {args.noise}: give 0 to {MOST_RUNS} runs")
-    question = ask(args)
+    question, target = ask(args), figure_file(args)
     if args.by == "op" and question.metric == "tokens_per_second":
         raise WorkloadError("--by op breaks a time down; ask for --metric step_time")
     blocks = _Blocks(question, args.out) if args.out else None
@@ -44,6 +49,12 @@ def predict(args: argparse.Namespace) -> int:
         results = answers(question, predicted, noise=args.noise, advance=advance, keep=blocks)
     if args.by == "op" and question.whole:
         bottlenecks(question, results)
+    if target:
+        from m2bayes.plot import asked, save
+
+        database, by_op = Database(args.database), args.by == "op"
+        figure = asked.of_prediction(question, results, database, by_op=by_op, noise=args.noise)
+        save(figure, target)
     if args.by != "op":
         for entry in results:
             for sku in entry["skus"]:
@@ -93,7 +104,8 @@ def print_answer(
         llm = question.llm.name if question.llm else None
         head = {
             "llm": llm,
-            "dtype": question.posterior.attrs["dtype"],
+            "dtype": question.form,
+            "kv_dtype": question.kv_dtype,
             "tp": question.tp,
             "regime": question.regime,
             "backend": question.backend,

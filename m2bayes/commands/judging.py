@@ -5,22 +5,41 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from m2bayes import output, tables
 from m2bayes._files import write_whole
-from m2bayes.commands._shared import print_json, teller
+from m2bayes.commands._shared import figure_file, print_json, teller
 from m2bayes.database import Database
 from m2bayes.errors import DataError, UnknownNameError
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 def check(args: argparse.Namespace) -> int:
     """Verify a stored posterior and score it on the rows it was fitted to."""
     from m2bayes.checking import report
 
-    database = Database(args.database)
+    database, target, held = Database(args.database), figure_file(args), {}
+
+    def keep(sku: str, draws: xr.DataArray, observed: xr.DataArray) -> None:
+        held[sku] = (draws, observed)
+
     result = report(
-        database, args.posterior, data=args.data, rebuild=args.fingerprint, tell=teller(args)
+        database,
+        args.posterior,
+        data=args.data,
+        rebuild=args.fingerprint,
+        tell=teller(args),
+        keep=keep,
     )
+    if target and not held:
+        raise DataError(f"--plot: nothing to draw: {result['skipped']}")
+    if target:
+        from m2bayes import plot
+
+        plot.save(plot.check(held, result["calibration"], title=result["posterior"]), target)
     if args.json:
         print_json(result)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from m2bayes import catalogue, tables
-from m2bayes.commands._shared import print_json
+from m2bayes.commands._shared import figure_file, print_json
 from m2bayes.database import Database
 
 
@@ -22,8 +22,12 @@ def list_names(args: argparse.Namespace) -> int:
 
 def show(args: argparse.Namespace) -> int:
     """Show one thing in full, whatever it is."""
-    database = Database(args.database)
+    database, target = Database(args.database), figure_file(args)
     content = catalogue.found(database, args.name)
+    if target:
+        from m2bayes.plot import asked, save
+
+        save(asked.of_content(database, args.name, content), target)
     if args.json:
         print_json(content)
     else:

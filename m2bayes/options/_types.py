@@ -6,6 +6,7 @@ import argparse
 import math
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 
@@ -70,6 +71,17 @@ def number(given: str) -> float:
     if not re.fullmatch(form, given) or not math.isfinite(float(given)):
         raise argparse.ArgumentTypeError(f"{given[:40]!r} is not a finite number")
     return float(given)
+
+
+def plot(command: argparse.ArgumentParser, what: str, kinds: Sequence[str] = ()) -> None:
+    """Add the options of a command that draws a figure beside its table."""
+    command.add_argument(
+        "--plot", type=text, metavar="FILE", help=f"draw {what}: .png, .svg or .pdf"
+    )
+    if kinds:
+        command.add_argument(
+            "--figure", choices=kinds, help="kind of figure (default: what the workloads suit)"
+        )
 
 
 def command(

@@ -220,11 +220,12 @@ def _scored(held: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
 
 def _said(held: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, xr.Dataset]]:
     """Tables of said and found probabilities [1], dims (bin,), wherever they stand."""
-    if "reliability" in held:
-        rows = np.array(held["reliability"], dtype=float)
-        names = ("mean_probability", "frequency", "cases")
-        columns = {name: ("bin", rows[:, i]) for i, name in enumerate(names)}
+    inner = {name: part for name, part in held.items() if isinstance(part, Mapping)}
+    rows = [part for part in inner.values() if {"said", "found", "cases"} <= set(part)]
+    if rows:
+        names = {"mean_probability": "said", "frequency": "found", "cases": "cases"}
+        columns = {k: ("bin", np.array([row[v] for row in rows])) for k, v in names.items()}
         yield " / ".join(path), xr.Dataset(columns)
-    for name, part in held.items():
-        if isinstance(part, Mapping):
-            yield from _said(part, (*path, name))
+        return
+    for name, part in inner.items():
+        yield from _said(part, (*path, name))

@@ -10,6 +10,7 @@ import xarray as xr
 
 from m2bayes.evaluate import median_of_builds
 from m2bayes.leaveout import LeftOut
+from m2bayes.score import reliability
 from m2bayes.suites import _grid
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ OPEN = (0.05, 0.95)  # probabilities that leave something open
 CASES = 200  # cases in a bin, at least
 CLOSE = 0.10  # true gap under which a coin is hard to beat
 SIMULATED = 500  # forecasters simulated for the band
+BINS = 10  # of probability, in a reliability curve
 
 
 def run(setting: Setting) -> dict[str, Any]:
@@ -36,7 +38,7 @@ def run(setting: Setting) -> dict[str, Any]:
         rate), ``calibration_error`` and its 95 % ``band`` for a calibrated forecaster,
         ``worst_bin``, ``brier_close`` on true gaps under 10 % (a coin has 0.25), ``cases``; outside
         0.05 to 0.95, how often the sure side was said to be wrong, and was found to be;
-        ``best``: the same of p_best [1].
+        ``best``: the same of p_best; ``reliability``: said and found in bins of probability [1].
     """
     left = LeftOut(setting.database, setting.posterior, tell=setting.tell)
     sheets, skus = left.inputs.datasheets, left.inputs.skus
@@ -60,6 +62,7 @@ def run(setting: Setting) -> dict[str, Any]:
         setting.tell(f"judging {name}")
         out[name] = judged(_with_layer(held), truth, seed=setting.seed)
         out[f"{name}: best of nine"] = judged_best(_with_layer(held), truth)
+        out[f"{name}: reliability"] = said_and_found(_with_layer(held), truth, seed=setting.seed)
     for name, rule in _grid.datasheet_times(sheets, times).items():
         out[name] = {"brier": rule_brier(_with_layer(rule), truth, seed=setting.seed)}
     return out
@@ -129,6 +132,33 @@ def judged(draws: xr.DataArray, truth: xr.DataArray, *, seed: int) -> dict[str, 
         "sure_said_wrong": float(np.minimum(p, 1 - p)[sure].mean()),
         "sure_found_wrong": float(((p > 0.5) != event)[sure].mean()),
     }
+
+
+def said_and_found(
+    draws: xr.DataArray, truth: xr.DataArray, *, seed: int
+) -> dict[str, dict[str, float]]:
+    """P(a faster than b) against its frequency in bins of probability, over pairs and cases [1].
+
+    Parameters
+    ----------
+    draws, truth : DataArray, dims (..., sku, case)
+        Predicted and measured times [s].
+    seed : int
+        Of the orientation of the pairs.
+    """
+    flat = draws.values.reshape(-1, *draws.shape[-2:])
+    said = xr.DataArray(_faster(flat, seed).mean(axis=0), dims="pair")
+    found = xr.DataArray(_faster(truth.values, seed), dims="pair")
+    table = reliability(said, found, bins=BINS)
+    out = {}
+    for i in np.flatnonzero(table["cases"].values):
+        row = table.isel(bin=i)
+        out[f"{float(row['lower']):.1f} to {float(row['upper']):.1f}"] = {
+            "said": float(row["mean_probability"]),
+            "found": float(row["frequency"]),
+            "cases": int(row["cases"]),
+        }
+    return out
 
 
 def _gaps(values: np.ndarray, seed: int) -> np.ndarray:
