@@ -12,10 +12,9 @@ BLOCK = 10  # neighbouring requests that err alike
 RESAMPLES, MASS = 1000, 0.9
 
 
-def interval(values: np.ndarray) -> dict[str, float]:
-    """Median and equal-tailed 90 % interval of draws or requests, dims (draw,)."""
-    low, median, high = np.quantile(values, [(1 - MASS) / 2, 0.5, (1 + MASS) / 2])
-    return {"median": float(median), "low": float(low), "high": float(high)}
+def span(values: np.ndarray) -> list[float]:
+    """Ends of the equal-tailed 90 % interval of draws, dims (draw,) [unit of the values]."""
+    return [float(end) for end in np.quantile(values, [(1 - MASS) / 2, (1 + MASS) / 2])]
 
 
 def errors(guess: np.ndarray, observed: np.ndarray) -> dict[str, np.ndarray]:
@@ -45,9 +44,9 @@ def scored(guess: np.ndarray, observed: np.ndarray, at: np.ndarray, *, seed: int
     Returns
     -------
     dict
-        ``requests``, and nothing else if that is 0; for each of `errors` its ``value``, the
-        ``bootstrap`` interval over blocks of neighbouring requests and, of several draws, the
-        interval over ``draws``; ``coverage`` of the interval of draws, 90 % [1].
+        ``requests``, and nothing else if that is 0; each of `errors`; its interval ``_bootstrap``
+        over blocks of neighbouring requests and, of several draws, ``_draws``; ``coverage_90`` of
+        the interval of draws [1]. Intervals are equal-tailed 90 %.
     """
     own, truth = guess[:, at], observed[at]
     if not len(truth):
@@ -63,11 +62,11 @@ def scored(guess: np.ndarray, observed: np.ndarray, at: np.ndarray, *, seed: int
     by_draw = errors(own, truth)
     found: dict[str, Any] = {"requests": len(truth)}
     for name, value in errors(point, truth).items():
-        found[name] = {"value": float(value)}
-        found[name]["bootstrap"] = interval(np.array([one[name] for one in again]))
+        found[name] = float(value)
+        found[f"{name}_bootstrap"] = span(np.array([one[name] for one in again]))
         if len(own) > 1:
-            found[name]["draws"] = interval(by_draw[name])
+            found[f"{name}_draws"] = span(by_draw[name])
     if len(own) > 1:
         low, high = np.quantile(own, [(1 - MASS) / 2, (1 + MASS) / 2], axis=0)
-        found["coverage"] = float(((low <= truth) & (truth <= high)).mean())
+        found["coverage_90"] = float(((low <= truth) & (truth <= high)).mean())
     return found

@@ -30,7 +30,7 @@ from m2bayes.suites._queue import (
     typical_batch,
 )
 from m2bayes.suites._steps import datasheet_steps
-from m2bayes.suites._waits import interval, scored
+from m2bayes.suites._waits import scored, span
 from m2bayes.surface import Surface, surfaces
 from m2bayes.traces import RESERVE, USABLE
 from m2bayes.workload import Step
@@ -170,7 +170,7 @@ def judged(
             "rest": {n: scored(guess, observed, rest, seed=seed) for n, guess in guesses.items()},
         },
         "tpot": tpots(log, surface, steps, np.array(learnt["one factor"]), train, seed=seed),
-        "scalars": {name: interval(np.array(values)) for name, values in learnt.items()},
+        "scalars": {name: middle(np.array(values)) for name, values in learnt.items()},
         "amplification": amplification(log, surface, long),
     }
 
@@ -259,4 +259,9 @@ def amplification(log: Log, surface: Surface, long: np.ndarray) -> dict[str, Any
             "mean_wait": wait,
             "growth": float(after["waiting"].mean()) / wait - 1 if wait > LONG else None,
         }
-    return {"slower": SLOWER - 1, "growth": interval(growth), "by spacing": rows}
+    return {"slower": SLOWER - 1, "growth": middle(growth), "by spacing": rows}
+
+
+def middle(values: np.ndarray) -> dict[str, Any]:
+    """Median and 90 % interval over draws or requests, dims (draw,) [unit of the values]."""
+    return {"median": float(np.median(values)), "interval": span(values)}
