@@ -106,15 +106,15 @@ def cell_scale(relative: Any, absolute: Any, time: Any) -> Any:
     return (relative**2 + (absolute / time) ** 2) ** 0.5
 
 
-def _coordinates(shapes: np.ndarray, lengths: Lengths) -> np.ndarray:
-    """Where a shape lies in the field: log2 of its sizes, and the gain from L2, 0 if not given."""
+def located(shapes: np.ndarray, lengths: Lengths) -> np.ndarray:
+    """Where shapes lie in the field: log2 of sizes, and gain from L2 or 0, dims (shape, axis) [1]."""
     sizes = len(lengths) - 1
     gain = shapes[:, sizes:] if shapes.shape[1] > sizes else np.zeros((len(shapes), 1))
     return np.concatenate([np.log2(shapes[:, :sizes]), gain], axis=1)
 
 
-def _correlation(a: np.ndarray, b: np.ndarray, lengths: Lengths) -> np.ndarray:
-    """Correlation of one field at coordinates `a` and `b`, dims (..., a, b)."""
+def correlation(a: np.ndarray, b: np.ndarray, lengths: Lengths) -> np.ndarray:
+    """Correlation [1] of one field at places `a` and `b` of `located`, dims (..., a, b)."""
     distance = sum(
         np.abs(a[..., :, None, i] - b[..., None, :, i]) / length for i, length in enumerate(lengths)
     )
@@ -170,12 +170,12 @@ def _local_moments(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, variance, and covariance with a sister card, dims (shape,)."""
     at, cells, own = (
-        _coordinates(shapes, lengths),
-        _coordinates(known.shapes, lengths),
+        located(shapes, lengths),
+        located(known.shapes, lengths),
         known.sku == sku,
     )
     sisters = max(len(set(known.sku[~own])), 1)
-    near = _correlation(at, cells, lengths)
+    near = correlation(at, cells, lengths)
     weight = np.where(own, 1.0, SHARED)
     k = min(NEAREST, len(cells))
     same = (at[:, None, :-1] == cells[None, :, :-1]).all(axis=-1)
@@ -183,7 +183,7 @@ def _local_moments(
     chosen = np.argsort(barred - near * weight, axis=1, kind="stable")[:, :k]
     labels = known.sku[chosen]
     alike = labels[:, :, None] == labels[:, None, :]
-    covariance = _correlation(cells[chosen], cells[chosen], lengths) * np.where(alike, 1.0, SHARED)
+    covariance = correlation(cells[chosen], cells[chosen], lengths) * np.where(alike, 1.0, SHARED)
     silent = np.where(np.take_along_axis(barred, chosen, axis=1), SILENT, 0.0)
     covariance[:, np.arange(k), np.arange(k)] += known.noise[chosen] + silent
     near = np.take_along_axis(near, chosen, axis=1)
@@ -203,7 +203,7 @@ def _features(shapes: np.ndarray, frequencies: int, lengths: Lengths) -> np.ndar
     rng = labelled_rng(0, "discrepancy frequencies")
     vectors = rng.standard_cauchy((frequencies, len(lengths))) / lengths
     vectors[: round(ROUGH * frequencies)] /= ROUGH_LENGTH
-    phase = _coordinates(shapes, lengths) @ vectors.T
+    phase = located(shapes, lengths) @ vectors.T
     waves = np.concatenate([np.cos(phase), np.sin(phase)], axis=1)
     return (waves / np.sqrt(frequencies)).astype(np.float32)
 
