@@ -107,7 +107,7 @@ def cell_scale(relative: Any, absolute: Any, time: Any) -> Any:
 
 
 def located(shapes: np.ndarray, lengths: Lengths) -> np.ndarray:
-    """Where shapes lie in the field: log2 of sizes, and gain from L2 or 0, dims (shape, axis) [1]."""
+    """Places of shapes in the field: log2 of sizes, gain from L2 or 0, dims (shape, axis) [1]."""
     sizes = len(lengths) - 1
     gain = shapes[:, sizes:] if shapes.shape[1] > sizes else np.zeros((len(shapes), 1))
     return np.concatenate([np.log2(shapes[:, :sizes]), gain], axis=1)
