@@ -70,10 +70,11 @@ def values(part: Part) -> list[Finding]:
     """
     found: list[Finding] = []
     law = LAWS.get(part.kind)
+    largest = law.largest if law else 0
     for name in law.sizes if law else ():
         number = part.rows[name].to_numpy(dtype=float)
-        bad = ~((number >= 1) & (number % 1 == 0) & (number <= law.largest)) if law else ()
-        found += _bad(part, name, np.asarray(bad), f"a whole number from 1 to {law.largest:,}")  # type: ignore[union-attr]
+        whole = (number >= 1) & (number == np.floor(number)) & (number <= largest)
+        found += _bad(part, name, ~whole, f"a whole number from 1 to {largest:,}")
     ranges = {"op_time": KERNEL_TIME} if law else RANGES.get(part.kind, {})
     for name, (low, high, needed, unit) in ranges.items():
         if name not in part.rows:
