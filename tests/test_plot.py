@@ -592,6 +592,18 @@ def test_plans_stand_at_their_cost_and_probability():
     assert any(list(line.get_ydata()) == [15.0, 24.0] for line in axis.lines)
 
 
+def test_other_sizes_of_a_fleet_make_a_curve_with_its_error():
+    sizes = [
+        {"gpus": g, "p_slo": p, "p_slo_mcse": 0.02} for g, p in ((3, 0.5), (4, 0.93), (5, 1.0))
+    ]
+    axis = plot.cost_against_slo([PLANS[0] | {"curve": sizes}]).axes[0]
+    curve = next(line for line in axis.lines if len(line.get_xdata()) == 3)
+    np.testing.assert_allclose(curve.get_xdata(), [0.5, 0.93, 1.0])
+    np.testing.assert_allclose(curve.get_ydata(), [9, 12, 15])
+    edges = axis.collections[0].get_paths()[0].get_extents()
+    assert (edges.x0, edges.y0, edges.y1) == pytest.approx((0.48, 9, 15))
+
+
 def test_plans_without_prices_count_gpus():
     free = [plan | {"cost_per_hour": None} for plan in PLANS]
     assert plot.cost_against_slo(free).axes[0].get_ylabel() == "GPUs [1]"
@@ -611,10 +623,96 @@ def test_the_value_of_measurements_is_sorted_and_bounded():
     axis = figure.axes[0]
     assert [t.get_text() for t in axis.get_yticklabels()] == ["large", "small"]
     np.testing.assert_allclose([p.get_width() for p in axis.patches], [300, 100])
-    assert axis.get_xlabel().endswith("[µs]")
+    assert axis.get_xlabel() == "EVSI ± MCSE [µs]"
     assert {"EVPI", "1 h", "2.5"} <= {text.get_text() for text in axis.texts}
     with pytest.raises(DataError, match="no measurement"):
         plot.value_of_measurements([])
+
+
+LONG = ["RTX-PRO-6000-BLACKWELL-96GB-PCIe", "H100-80GB-SXM", "GB300-279GB-SXM", "L4-24GB-PCIe"]
+
+
+def long_answer(workloads):
+    return [
+        entry(w, *(sku(name, 0.01 * (i + 1), 0.25) for i, name in enumerate(LONG)), choice=LONG[0])
+        for w in workloads
+    ]
+
+
+LONG_SERIES = long_answer([f"decode:batch={4**i},context=131072" for i in range(6)])
+LONG_GRID = long_answer(
+    [f"mixed:prefill={p},batch={b},context=131072" for p in (1, 99) for b in (1, 9)]
+)
+FIGURES = {
+    "ranking": lambda: plot.ranking(
+        LONG_SERIES, metric="tokens_per_second", units="token/s", crossovers=[CROSSING]
+    ),
+    "times": lambda: plot.times(LONG_GRID, metric="tokens_per_second", units="token/s"),
+    "p_best": lambda: plot.p_best_map(LONG_GRID, metric="tokens_per_second"),
+    "p_best of one": lambda: plot.p_best_map(
+        [entry("prefill:tokens=1", sku("a", 1.0, 1.0), choice="a")], metric="tokens_per_second"
+    ),
+    "flips": lambda: plot.flip_map(LONG_GRID, metric="tokens_per_second"),
+    "regret": lambda: plot.regret(LONG_GRID, metric="tokens_per_second"),
+    "breakdown": lambda: plot.breakdown(LONG_GRID[:2]),
+    "forest": lambda: plot.factor_forest(
+        FACTORS, title="attention_decode_bf16-hier_attention_decode"
+    ),
+    "plans": lambda: plot.cost_against_slo(
+        [p | {"sku": n} for p, n in zip(PLANS[:2], LONG, strict=False)]
+    ),
+    "values": lambda: plot.value_of_measurements(
+        [{"name": f"{LONG_GRID[0]['workload']} on {LONG[0]}", "evsi": 1.0, "cost": "120 USD"}],
+        evpi=1.2,
+    ),
+    "coverage": lambda: plot.coverage({"a": scored(0.5, 0.8, 0.9, 0.95)}),
+    "evaluation": lambda: plot.evaluation(
+        {
+            "suite": "s",
+            "results": {"gemm_bf16-const_ceiling": {"all": {"a": scored(0.5, 0.8, 0.9, 1)}}},
+        }
+    ),
+}
+
+
+def written(figure):
+    """Every text of a figure that is to be seen."""
+    legends = [*figure.legends, *(axis.get_legend() for axis in figure.axes)]
+    found = [*figure.texts, *(t for legend in legends if legend for t in legend.get_texts())]
+    for axis in (axis for axis in figure.axes if axis.get_visible()):
+        found += [*axis.texts, axis.xaxis.label, axis.yaxis.label, axis._left_title]
+        for side, limits in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):
+            ticks = [t for t in side.get_major_ticks() if min(limits) <= t.get_loc() <= max(limits)]
+            found += [tick.label1 for tick in ticks]
+    return [text for text in found if text.get_text().strip() and text.get_visible()]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_text_is_cut_off_or_lies_on_another(name):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = FIGURES[name]()
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw_without_rendering()
+    boxes = [(text, text.get_window_extent(renderer)) for text in written(figure)]
+    assert boxes
+    width, height = figure.get_size_inches() * figure.dpi
+    for artist, box in boxes:
+        inside = box.x0 > -2 and box.y0 > -2 and box.x1 < width + 2 and box.y1 < height + 2
+        assert inside, artist.get_text()
+    upright = [(text, box) for text, box in boxes if text.get_rotation() % 90 == 0]
+    for i, (one, first) in enumerate(upright):
+        for other, second in upright[i + 1 :]:
+            lap = min(first.x1, second.x1) - max(first.x0, second.x0)
+            rise = min(first.y1, second.y1) - max(first.y0, second.y0)
+            assert lap < 2 or rise < 2, (one.get_text(), other.get_text())
+
+
+def test_a_title_that_is_cut_off_would_be_noticed(monkeypatch):
+    figure = plot.coverage({"a": scored(0.5, 0.8, 0.9, 0.95)}, title="a long title " * 9)
+    monkeypatch.setitem(FIGURES, "long", lambda: figure)
+    with pytest.raises(AssertionError, match="a long title"):
+        test_no_text_is_cut_off_or_lies_on_another("long")
 
 
 # --- which figure, and the commands ----------------------------------------------------------
@@ -682,6 +780,11 @@ def test_predict_draws_the_roofline_of_matrix_products(tmp_path):
     assert "measured, any shape, benchmark regime" in texts
 
 
+def test_next_draws_what_measurements_are_worth(tmp_path):
+    texts = drawn(tmp_path, "next", *QUESTION, "--count", "1", "--workload", "prefill:tokens=64")
+    assert "EVSI ± MCSE [% of the metric]" in texts
+
+
 def test_show_draws_factors_telemetry_and_evaluations(tmp_path, database):
     assert "eta memory [1]" in drawn(tmp_path, "show", "gemm_bf16-hier_gemm")
     assert "SM clock [MHz]" in drawn(tmp_path, "show", "clock_sustained")
@@ -706,7 +809,11 @@ def test_check_says_where_there_is_nothing_to_draw(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("a.gif", "a figure is written as"), ("nowhere/a.png", "no such folder"), ("", "give the file such")],
+    [
+        ("a.gif", "a figure is written as"),
+        ("nowhere/a.png", "no such folder"),
+        ("", "give the file such"),
+    ],
 )
 def test_a_file_that_cannot_be_drawn_is_refused_before_the_work(tmp_path, name, reason):
     argv = ["rank", *QUESTION, "--workload", "prefill:tokens=64", "--plot", str(tmp_path / name)]

@@ -1,4 +1,4 @@
-"""Write the figures of README.md and EVALUATION.md from ``data/evaluations`` and a ranking.
+"""Write the figures of README.md and EVALUATION.md from ``data/evaluations`` and rankings.
 
 Run from the repository root::
 
@@ -12,6 +12,7 @@ import io
 import json
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 from m2bayes.cli import main as m2bayes
@@ -25,6 +26,13 @@ RANK = [
     *("rank", "--quiet", "--llm", "llama-3.1-8b", "--sku", "a100", "h100", "h200", "l40s"),
     *("--workload", "prefill:tokens=1024"),
 ]
+FIGURES = {
+    "docs/figures/ranking.svg": [
+        *("rank", "--quiet", "--llm", "llama-3.1-8b", "--sku", "a100", "h100", "h200", "l40s"),
+        "--workload",
+        *(f"prefill:tokens={size}" for size in (128, 256, 512, 1024, 2048, 4096)),
+    ],
+}
 
 
 def results(suite: str) -> dict:
@@ -197,6 +205,7 @@ def flips() -> str:
             *(f"{100 * row[k]:.2f}" if k in row else "" for k in sure),
         ]
         for name, row in results("flips").items()
+        if not name.endswith(": reliability")
     ]
     head = ["predictor", "cases", "undecided", "Brier", "constant", "close", "calibration error"]
     return table([*head, "band", "worst bin", "sure: said wrong, %", "found wrong, %"], rows)
@@ -352,6 +361,58 @@ def huggyllama() -> str:
     return table(["steps", "held out", "form", "MAPE", "above the polynomial"], rows)
 
 
+def ends(pair: list[float], scale: float = 100.0) -> str:
+    """Ends of an interval."""
+    return f"{scale * pair[0]:.1f} to {scale * pair[1]:.1f}"
+
+
+def qlm() -> str:
+    """Waits on two request logs by every estimator."""
+    rows = []
+    for sku, held in results("qlm").items():
+        for part, estimators in held.get("waits", {}).items():
+            for name, row in estimators.items():
+                if part == "all" and "QLM" not in name and "zero-shot" not in name:
+                    continue
+                label = f"{sku}, {part} ({row['requests']})"
+                errors = [f"{row['mae']:.2f}", ends(row["mae_bootstrap"], 1)]
+                errors += [percent(row["median_ape"]), ends(row["median_ape_bootstrap"])]
+                errors.append(percent(row["mape"]))
+                draws = ends(row["median_ape_draws"]) if "median_ape_draws" in row else ""
+                covered = percent(row["coverage_90"]) if "coverage_90" in row else ""
+                rows.append([label, name, *errors, draws, covered])
+    head = ["waits over 0.5 s", "estimator", "MAE, s", "90 %", "median APE", "90 %", "MAPE"]
+    return table([*head, "median APE over draws", "in 90 %"], rows)
+
+
+def qlm_tpot() -> str:
+    """TPOT of each request, with and without the prompts of others."""
+    rows = []
+    for sku, held in results("qlm").items():
+        for name, row in held.get("tpot", {}).items():
+            span = ends(row["mape_bootstrap"])
+            shares = [percent(row["mape"]), span, percent(row["median_ape"])]
+            rows.append([sku, name, *shares, percent(row["coverage_90"])])
+    return table(["card", "TPOT", "MAPE", "90 %", "median APE", "in 90 %"], rows)
+
+
+def qlm_growth() -> str:
+    """Growth of waits when every step is slower by a tenth."""
+    rows = []
+    for sku, held in results("qlm").items():
+        if "amplification" not in held:
+            continue
+        found = held["amplification"]
+        growth = found["growth"]
+        middle = percent(growth["median"])
+        rows.append([sku, "as logged, over requests", "", middle, ends(growth["interval"])])
+        for row in found["by spacing"].values():
+            if row["growth"] is not None:
+                wait = f"{row['mean_wait']:.1f}"
+                rows.append([sku, f"{row['rate']:.1f} a second", wait, percent(row["growth"]), ""])
+    return table(["card", "arrivals", "mean wait, s", "growth", "90 %"], rows)
+
+
 def power() -> str:
     """Exponents of clock and throughput under lowered power limits."""
     found = results("power")
@@ -371,6 +432,76 @@ def power() -> str:
     for part in ("sweeps", "submissions", "locked clocks"):
         walk("", found[part])
     return table(["what", "exponent", "90 % interval or error", "covered"], rows)
+
+
+def span(row: dict, prefix: str = "") -> str:
+    """An interval of a ratio."""
+    return f"{row[f'{prefix}low']:.2f} to {row[f'{prefix}high']:.2f}"
+
+
+def vidur_home() -> str:
+    """Forest and model on the card that was profiled."""
+    rows = []
+    for part, held in results("vidur-home").items():
+        for name, row in held.items():
+            if not isinstance(row, dict) or "mape" not in row:
+                continue
+            over = row.get("over", {}).get("forest")
+            ratio = [f"{over['ratio']:.2f}", span(over)] if over else ["", ""]
+            covered = percent(row["coverage_90"]) if "coverage_90" in row else ""
+            interval = f"{percent(row['low'])} to {percent(row['high'])}"
+            errors = [percent(row["mape"]), interval, percent(row["bias"])]
+            rows.append([f"{part} ({held['rows']})", name, *errors, covered, *ratio])
+    head = ["rows", "predictor", "MAPE", "90 % interval", "bias", "in 90 %"]
+    return table([*head, "over the forest's", "90 % interval"], rows)
+
+
+def vidur_cards() -> dict:
+    """Parts of the 2x2 by card."""
+    return {k: v for k, v in results("vidur-transfer").items() if k not in ("seen", "files")}
+
+
+def vidur_transfer() -> str:
+    """Mean errors of every predictor, one column a card and part."""
+    cards = vidur_cards()
+    columns = [(card, part) for card in cards for part in cards[card]]
+    names = dict.fromkeys(
+        name for c, p in columns for name, row in cards[c][p].items() if isinstance(row, dict)
+    )
+    rows = []
+    for name in names:
+        found = [cards[card][part].get(name) for card, part in columns]
+        rows.append([name, *(percent(row["mape"]) if row else "" for row in found)])
+    return table(["predictor", *(f"{card}, {part}" for card, part in columns)], rows)
+
+
+def vidur_ratios() -> str:
+    """The model's errors over those of its rivals on cards that nobody profiled."""
+    rows = []
+    for card, parts in vidur_cards().items():
+        for part, held in parts.items():
+            for name, row in held.items():
+                if not isinstance(row, dict) or "over" not in row:
+                    continue
+                cells = []
+                for rival in ("datasheet roofline", "forest x roofline"):
+                    over = row["over"].get(rival)
+                    octave = span(over, "octave_") if over else ""
+                    cells += [f"{over['ratio']:.2f}", span(over), octave] if over else [""] * 3
+                if "forest x roofline" in row["over"]:
+                    covered = percent(row["coverage_90"])
+                    rows.append([f"{card}, {part}", name, covered, *cells])
+    head = ["card", "predictor", "in 90 %", "over roofline", "by count", "by octave"]
+    return table([*head, "over scaled forest", "by count", "by octave"], rows)
+
+
+def vidur_seen() -> str:
+    """What the projections' posterior was fitted to of each card."""
+    rows = [
+        [card, *(str(held[k]) for k in ("times", "shapes", "clock"))]
+        for card, held in results("vidur-transfer")["seen"].items()
+    ]
+    return table(["card", "timings", "timings for the discrepancy", "clock readings"], rows)
 
 
 BLOCKS = {
@@ -421,6 +552,29 @@ def same(old: str, new: str) -> bool:
     return True
 
 
+def values(svg: str) -> str:
+    """What a figure says under the pointer, as words and numbers."""
+    said = re.findall(r"<title>(.*?)</title>", svg)
+    return re.sub(r"[(),:±]", " ", "\n".join(said))
+
+
+def figure_is_stale(name: str, argv: list[str], *, check: bool) -> bool:
+    """Draw a figure; whether what stands there says otherwise."""
+    path = TARGET / name
+    old = path.read_text(encoding="utf-8") if path.is_file() else ""
+    with tempfile.TemporaryDirectory() as folder:
+        drawn = Path(folder) / path.name
+        with contextlib.redirect_stdout(io.StringIO()):
+            if code := m2bayes([*argv, "--plot", str(drawn)]):
+                sys.exit(code)
+        new = drawn.read_text(encoding="utf-8")
+    stale = not same(values(old), values(new))
+    if stale and not check:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(new, encoding="utf-8")
+    return stale
+
+
 def main() -> int:
     """Write the blocks, or compare them with what stands there."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -444,6 +598,10 @@ def main() -> int:
             path.write_text(text, encoding="utf-8")
         fresh = "as the evaluations say" if text == old else "written"
         print(f"{name}: {'STALE' if check and text != old else fresh}")
+    for name, argv in FIGURES.items():
+        wrong = figure_is_stale(name, argv, check=check)
+        stale += wrong
+        print(f"{name}: {('STALE' if check else 'drawn') if wrong else 'as the posteriors say'}")
     return int(check and stale > 0)
 
 

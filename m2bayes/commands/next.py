@@ -7,13 +7,22 @@ import csv
 import sys
 
 from m2bayes.asking import ask
-from m2bayes.commands._shared import print_json, progress, say
+from m2bayes.commands._shared import figure_file, print_json, progress, say
 from m2bayes.database import Database
 from m2bayes.errors import WorkloadError
 from m2bayes.measuring import advice, table, worth
 from m2bayes.options import number
 
-COLUMNS = ("measurement", "evsi", "evsi_mcse", "p_change", "gpu_hours", "net", "command")
+COLUMNS = (
+    "measurement",
+    "evsi",
+    "evsi_mcse",
+    "p_change",
+    "resolved",
+    "gpu_hours",
+    "net",
+    "command",
+)
 MOST = 1000  # runs of a measurement, and measurements taken together
 
 
@@ -26,7 +35,7 @@ def next_(args: argparse.Namespace) -> int:
         raise WorkloadError(f"--spend {args.spend:g}: give the USD of a year, above 0")
     if not 0 <= args.worth < 1:
         raise WorkloadError(f"--worth {args.worth:g}: give a share from 0 to below 1")
-    question, prices = ask(args), _prices(args)
+    question, prices, target = ask(args), _prices(args), figure_file(args)
     with progress(args, args.count, unit="measurements", many=1) as advance:
         found = worth(
             question,
@@ -37,6 +46,10 @@ def next_(args: argparse.Namespace) -> int:
             least=args.worth,
             advance=advance,
         )
+    if target:
+        from m2bayes.plot import asked, save
+
+        save(asked.of_values(found), target)
     if args.json:
         print_json(found)
     elif args.csv:

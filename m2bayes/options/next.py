@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from m2bayes.options._question import question
-from m2bayes.options._types import command, number, text, whole
+from m2bayes.options._types import command, number, plot, text, whole
 
 
 def add(commands: Any) -> None:
     """Add the command that says what to measure."""
     own = command(commands, "next", "which measurement is worth most before choosing", csv=True)
     question(own)
+    plot(own, "what each measurement is worth")
     add = own.add_argument
     add("--repeats", type=whole, default=5, metavar="N", help="runs of each measurement (5)")
     add("--count", type=whole, default=3, metavar="N", help="measurements taken together (3)")

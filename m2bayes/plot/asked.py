@@ -23,6 +23,7 @@ from m2bayes.plot.parts import breakdown
 from m2bayes.plot.ranks import MOST, ranking, times
 from m2bayes.plot.regrets import regret
 from m2bayes.plot.roofs import roofline
+from m2bayes.plot.values import value_of_measurements
 from m2bayes.question import METRICS, Question, step_times
 from m2bayes.workload import Kernel
 
@@ -131,6 +132,28 @@ def of_prediction(
     return roofline(
         time, cells, question.datasheets, measured=_measured(question, database), mass=question.mass
     )
+
+
+def of_values(found: Mapping[str, Any]) -> Figure:
+    """Figure of what measurements are worth.
+
+    Parameters
+    ----------
+    found : mapping
+        From `m2bayes.measuring.worth`.
+    """
+    percent = found["units"] == "share of the metric"
+    scale, units = (100.0, "% of the metric") if percent else (1.0, found["units"])
+    designs = [
+        {
+            "name": row["measurement"],
+            "evsi": scale * row["evsi"],
+            "mcse": scale * row["evsi_mcse"],
+            "cost": f"{60 * row['gpu_hours']:.2g} GPU min",
+        }
+        for row in found["candidates"]
+    ]
+    return value_of_measurements(designs, units=units, evpi=scale * found["evpi"])
 
 
 def _measured(question: Question, database: Database) -> Any:

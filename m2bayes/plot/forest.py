@@ -55,7 +55,7 @@ def factor_forest(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Figu
     if shared:
         _shared(axes[down], shared)
     figure.suptitle(title, fontsize=10)
-    house.legend_below(figure, _legend(), columns=4)
+    house.legend_below(figure, _legend(), columns=4 if across > 2 else 2)
     return figure
 
 

@@ -35,7 +35,7 @@ def p_best_map(results: Results, *, metric: str) -> Figure:
     from matplotlib import colormaps
 
     skus = along.skus_of(results)
-    width = max(4.2, 2.8 + 0.95 * len(skus))
+    width = max(5.0, 2.8 + 0.95 * len(skus))
     figure, axes = house.canvas(width=width, height=1.7 + 0.27 * len(results))
     axis, scale = axes[0, 0], colormaps[house.SCALE]
     for row, entry in enumerate(results):
@@ -48,7 +48,7 @@ def p_best_map(results: Results, *, metric: str) -> Figure:
                   hover=f"{entry['workload']}, {name}: p_best {p:.3f}" if fits
                   else f"{entry['workload']}, {name}: does not fit")  # fmt: skip
     _table_axes(axis, skus, [entry["workload"] for entry in results])
-    axis.set_title(f"p_best by {house.words(metric)} [%]; framed: least expected regret")
+    axis.set_title(f"p_best by {house.words(metric)} [%]\nframed: least expected regret")
     return figure
 
 

@@ -24,8 +24,9 @@ def cost_against_slo(
     ----------
     results : list of dict
         ``results`` of ``m2bayes plan --json``: ``sku``, ``tp``, ``gpus``, ``p_slo`` [1],
-        ``cost_per_hour``, or null; where they are given, ``p_slo_mcse`` [1] and the intervals
-        ``gpus_interval`` and ``cost_interval`` (``low``, ``high``) are drawn as bands.
+        ``cost_per_hour``, or null. Where they are given, bands are drawn of ``p_slo_mcse`` [1], of
+        the intervals ``gpus_interval`` and ``cost_interval`` (``low``, ``high``), and of a
+        ``curve``: ``gpus``, ``p_slo`` and ``p_slo_mcse`` of smaller and larger fleets.
     choice : str, optional
         SKU that the plan chooses.
     currency : str
@@ -53,7 +54,8 @@ def cost_against_slo(
         _plan(axis, plan, key, unit, looks[_name(plan)], chosen=plan["sku"] == choice)
     axis.set_xlabel("probability that the SLO is met [1]")
     axis.set_ylabel(f"{COSTS[key]} [{unit}]")
-    axis.set_xlim(max(-0.03, min(float(plan["p_slo"]) for plan in shown) - 0.1), 1.03)
+    sizes = [size for plan in shown for size in [plan, *(plan.get("curve") or [])]]
+    axis.set_xlim(max(-0.03, min(size["p_slo"] for size in sizes) - 0.1), 1.03)
     axis.set_ylim(bottom=0)
     axis.margins(y=0.15)
     axis.set_title("Cost against SLO; filled: the choice")
@@ -72,6 +74,7 @@ def _plan(
     chosen: bool,
 ) -> None:
     x, y = float(plan["p_slo"]), float(plan[key])
+    _curve(axis, plan, y / plan["gpus"], look)
     band = plan.get("cost_interval" if key == "cost_per_hour" else "gpus_interval")
     if band and band.get("low") is not None:
         axis.plot([x, x], [band["low"], band["high"]], color=look["color"], linewidth=5, alpha=0.3)
@@ -83,6 +86,23 @@ def _plan(
         markerfacecolor=look["color"] if chosen else "white",
     )  # fmt: skip
     house.hover(point[0], f"{_name(plan)}: {y:.4g} {unit}, P(SLO) {x:.3f}")
+
+
+def _curve(axis: Any, plan: Mapping[str, Any], each: float, look: Mapping[str, str]) -> None:
+    """Other sizes of the fleet: probability against cost, with its Monte Carlo error."""
+    sizes = sorted(plan.get("curve") or [], key=lambda size: size["gpus"])
+    if not sizes:
+        return
+    cost = [each * size["gpus"] for size in sizes]
+    p = [size["p_slo"] for size in sizes]
+    error = [size.get("p_slo_mcse") or 0.0 for size in sizes]
+    low = [max(a - b, 0.0) for a, b in zip(p, error, strict=True)]
+    high = [min(a + b, 1.0) for a, b in zip(p, error, strict=True)]
+    axis.fill_betweenx(cost, low, high, color=look["color"], alpha=0.25, linewidth=0)
+    axis.plot(p, cost, color=look["color"], linestyle=look["linestyle"], linewidth=1.2)
+    for size, y in zip(sizes, cost, strict=True):
+        dot = axis.plot(size["p_slo"], y, color=look["color"], marker=".", markersize=4)
+        house.hover(dot[0], f"{size['gpus']} × {plan['sku']}: P(SLO) {size['p_slo']:.3f}")
 
 
 def _name(plan: Mapping[str, Any]) -> str:

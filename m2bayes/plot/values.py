@@ -11,7 +11,7 @@ from m2bayes.plot import _canvas as house
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST = 25  # designs that one figure shows
+MOST = 15  # designs that one figure shows
 
 
 @house.styled
@@ -39,7 +39,7 @@ def value_of_measurements(
         raise DataError("no measurement to compare; there is nothing to draw")
     shown = sorted(designs, key=lambda design: -design["evsi"])[:MOST]
     scale, unit = house.readable([*(d["evsi"] for d in shown), evpi], units)
-    figure, axes = house.canvas(height=1.5 + 0.32 * len(shown))
+    figure, axes = house.canvas(width=8.0, height=1.5 + 0.32 * len(shown))
     axis = axes[0, 0]
     for at, design in enumerate(shown):
         value, error = design["evsi"] / scale, (design.get("mcse") or 0.0) / scale
@@ -62,9 +62,10 @@ def value_of_measurements(
     axis.set_ylim(len(shown) - 0.4, -0.6)
     axis.set_xlim(left=min(0.0, *(d["evsi"] / scale for d in shown)))
     axis.grid(visible=False, axis="y")
-    axis.set_xlabel(f"expected value of the measurement (EVSI ± MCSE) [{unit}]")
+    axis.set_xlabel(f"EVSI ± MCSE [{unit}]")
     more = f" (the best {MOST} of {len(designs)})" if len(designs) > MOST else ""
-    axis.set_title(f"What to measure next; at the right: its cost{more}", pad=16)
+    title = f"What to measure next, and at the right what it costs{more}"
+    figure.suptitle(title, fontsize=9.5, fontweight="bold")
     return figure
 
 
