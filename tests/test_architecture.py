@@ -50,8 +50,8 @@ LAYERS = [
     {"importers._labels", "importers.engines", "importers.counters", "plausible"},
     {"importers.plain", "importers.profiles", "importers.telemetry", "importers.aiconfigurator"},
     {"importers.formats", "floors", "outliers", "disagreement"},
-    {"importing"},
-    {"question", "inputs", "linting", "output"},
+    {"importing", "measure", "keeping"},
+    {"question", "inputs", "linting", "output", "cuda"},
     {"answer", "tables", "crossover", "asking", "bottleneck", "surface"},
     {"posterior", "remarks", "catalogue"},
     {"leaveout", "sbc"},
@@ -89,7 +89,7 @@ LAYERS = [
     {"commands._shared"},
     {"commands.report"},
     {"commands.asking", "commands.fitting", "commands.importing", "commands.judging"},
-    {"commands.linting", "commands.listing"},
+    {"commands.linting", "commands.listing", "commands.measuring"},
     {"commands"},
     {"cli"},
     {"__init__"},
@@ -126,6 +126,8 @@ AT_MODULE_LEVEL = {
     "floors": FRAMES,
     "outliers": FRAMES,
     "disagreement": FRAMES,
+    "measure": FRAMES,
+    "keeping": FRAMES,
     "outside": FRAMES,
     "traces": FRAMES,
     "vidur": FRAMES,
@@ -144,6 +146,7 @@ LAZILY = {
     "suites.knee": {"pymc", "scipy"},
     "leaveout": {"nutpie"},
     "importers._rows": {"pyarrow"},
+    "cuda": {"torch", "pynvml"},
     "_ranks": {"scipy"},
     "sbc": {"arviz_stats", "nutpie", "pymc"},
     "suites._density": {"pymc", "pytensor"},
@@ -167,7 +170,7 @@ PROVIDED_BY = {
     "arviz_stats": "arviz",
     "arviz_plots": "arviz",
 }  # pinned through these
-OPTIONAL = {"sklearn", "pyarrow"}  # used where it is installed, and for rivals only
+OPTIONAL = {"sklearn", "pyarrow", "torch", "pynvml"}  # used where they are installed
 
 
 @cache

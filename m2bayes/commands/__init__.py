@@ -9,6 +9,7 @@ from importlib import import_module
 COMMANDS = {
     "rank": ("asking", "rank"),
     "predict": ("asking", "predict"),
+    "plan": ("plan", "plan"),
     "report": ("report", "report"),
     "import": ("importing", "import_"),
     "next": ("next", "next_"),
@@ -16,6 +17,7 @@ COMMANDS = {
     "check": ("judging", "check"),
     "evaluate": ("judging", "evaluate"),
     "lint": ("linting", "lint"),
+    "measure": ("measuring", "measure"),
     "list": ("listing", "list_names"),
     "show": ("listing", "show"),
 }

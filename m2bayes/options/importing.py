@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from m2bayes.options._types import command, text
+from m2bayes.options._types import command, number, text, whole
 
 FORMATS = {  # what the files are
     "vidur": "Vidur's mlp.csv: projections",
@@ -36,7 +36,7 @@ def fact(given: str) -> tuple[str, str]:
 
 
 def add(commands: Any) -> None:
-    """Add the commands that import and check files."""
+    """Add the commands that import, check and make measurement files."""
     kinds = "; ".join(f"{name}, {what}" for name, what in FORMATS.items())
     add = command(
         commands,
@@ -53,6 +53,27 @@ def add(commands: Any) -> None:
     ).add_argument
     add("files", nargs="+", type=text, metavar="FILE", help="datasheet (.json) or measurements")
     _facts(add)
+    _measure(commands)
+
+
+def _measure(commands: Any) -> None:
+    """Add the command that measures."""
+    add = command(
+        commands,
+        "measure",
+        "time kernels on the NVIDIA GPU at hand",
+        more=" Writes FILE.csv (matrix products) and, named after it, attention, launches and "
+        "sustained clocks, each with a card. Needs PyTorch and NVML.",
+    ).add_argument
+    add("--out", type=text, required=True, metavar="FILE.csv", help="where the tables go")
+    add("--sku", type=text, metavar="NAME", help="the card, if the driver's name is not known")
+    add("--llm", type=text, metavar="NAME", help="whose shapes (default: those of common 8 B LLMs)")
+    parts = ("gemm", "attention", "launch")
+    add("--what", nargs="+", choices=parts, default=[], help="only these")
+    add("--repeats", type=whole, default=5, metavar="N", help="of each cell (default: 5)")
+    add("--seconds", type=number, default=1.0, metavar="S", help="of a sustained run (default: 1)")
+    add("--cooldown", type=number, default=0.2, metavar="S", help="before a run (default: 0.2)")
+    add("--seed", type=whole, default=0, metavar="N", help="of the order (default: 0)")
 
 
 def _facts(add: Any) -> None:
