@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from m2bayes import disagreement, outliers
+from m2bayes import disagreement, tails
 from m2bayes._files import read_json, shown
 from m2bayes.database import FOLDERS, Database
 from m2bayes.datasheet import lint as lint_card
@@ -52,6 +52,7 @@ def linted(
     DataError, DatasheetError
         If a file cannot be read at all.
     """
+    files = list(dict.fromkeys(files))
     cards = {file: card for file in files if (card := _card(file)) is not None}
     found = []
     for file in files:
@@ -125,7 +126,7 @@ def measurements(
         if part.kind == "served":
             found += disagreement.served(part)
         elif part.kind in LAWS and sheets is not None:
-            found += outliers.kernels(database, part, sheets)
+            found += tails.kernels(database, part, sheets)
     if not named and part.kind in LAWS:
         text = f"{shown(file)}: names no card; add --sku NAME to hold it against its datasheet"
         found.append(Finding("note", "card", "sku", text))

@@ -15,7 +15,7 @@ from m2bayes.errors import DataError
 from m2bayes.floors import floors
 from m2bayes.importing import cards_of, read
 from m2bayes.linting import linted
-from m2bayes.outliers import LEAST, NAMED, outlier_probability, predicted, tail_probability
+from m2bayes.tails import LEAST, NAMED, outlier_probability, predicted, tail_probability
 
 EXTERNAL = os.environ.get("M2BAYES_EXTERNAL_DATA")
 CELLS = ("sku", "backend", "version", "M", "N", "K")

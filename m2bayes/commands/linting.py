@@ -21,6 +21,6 @@ def lint(args: argparse.Namespace) -> int:
             print(f"{finding['severity']}: {finding['message']}")
         if not found:
             cards = all(file.lower().endswith(".json") for file in args.files)
-            what, count = "datasheet" if cards else "file", len(args.files)
+            what, count = "datasheet" if cards else "file", len(set(args.files))
             print(f"{count} {what}{'s' * (count > 1)}, nothing to report")
     return 2 if any(f["severity"] == "error" for f in found) else 0
