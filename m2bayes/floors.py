@@ -11,7 +11,7 @@ import xarray as xr
 from m2bayes.importers._parts import Part
 from m2bayes.mechanism.light import PASSES
 from m2bayes.mechanism.roofline import activation_traffic, gemm_flops, weight_traffic
-from m2bayes.plausible import Finding, named_rows, origin_of, repeats, values, versions
+from m2bayes.plausible import Finding, counted, named_rows, origin_of, repeats, values, versions
 
 NOTHING = 1e-5  # [s] that even an empty kernel may take in a benchmark
 TOO_SLOW = 30.0  # times the roofline that half of a table takes only in another unit
@@ -107,8 +107,8 @@ def physical(part: Part, sheets: xr.Dataset | None) -> list[Finding]:
     if warm.any() and part.kind != "allreduce_time":
         count = int(warm.sum())
         text = (
-            f"{origin_of(part)}: {count:,} rows are faster than the memory: their operands come "
-            "from L2; a benchmark of warm kernels, not a served step"
+            f"{origin_of(part)}: {counted(count)} faster than the memory: operands come from "
+            "L2; a benchmark of warm kernels, not a served step"
         )
         found.append(
             Finding("note", "warm cache", "op_time", text, count, named_rows(part.rows[warm]))

@@ -17,7 +17,7 @@ from m2bayes.importers._parts import PLACE, Ask, Part, joined, names_of
 from m2bayes.importers.formats import FORMATS, Format, Whole, recognised
 from m2bayes.measurements import checked, content_hash
 from m2bayes.mechanism.laws import LAWS
-from m2bayes.plausible import Finding
+from m2bayes.plausible import Finding, counted
 
 
 def read(
@@ -155,7 +155,7 @@ def left_over(part: Part) -> list[Finding]:
             Finding("note", "unused", names, f"columns not read: {names}", len(part.unused))
         )
     for why, count in sorted(part.left_out.items()):
-        found.append(Finding("note", "left out", why, f"{count:,} rows left out: {why}", count))
+        found.append(Finding("note", "left out", why, f"{counted(count)} left out: {why}", count))
     return found
 
 

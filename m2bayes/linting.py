@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from m2bayes.importers._parts import Part
 from m2bayes.importers.formats import FORMATS, Format
 from m2bayes.importing import cards_of, left_over, read
 from m2bayes.mechanism.laws import LAWS
-from m2bayes.plausible import Finding
+from m2bayes.plausible import Finding, counted
 
 
 def linted(
@@ -27,6 +27,7 @@ def linted(
     *,
     sku: str | None = None,
     given: Mapping[str, str] | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
     """Everything wrong with some files.
 
@@ -40,6 +41,8 @@ def linted(
         The card of measurements whose file does not name it.
     given : mapping, optional
         Other facts that the files do not say, by column.
+    tell : callable
+        Told what is being done.
 
     Returns
     -------
@@ -59,7 +62,7 @@ def linted(
         if file in cards:
             found += _of_card(database, file, cards)
         else:
-            told = measurements(database, file, sku=sku, given=given)
+            told = measurements(database, file, sku=sku, given=given, tell=tell)
             found += [asdict(finding) | {"file": file} for finding in told]
     return found
 
@@ -94,6 +97,7 @@ def measurements(
     *,
     sku: str | None = None,
     given: Mapping[str, str] | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> list[Finding]:
     """Everything wrong with one file of measurements [s, Hz, W, 1].
 
@@ -108,6 +112,8 @@ def measurements(
         predictive are looked at.
     given : mapping, optional
         Other facts that the file does not say, by column.
+    tell : callable
+        Told what is being done.
 
     Returns
     -------
@@ -126,6 +132,7 @@ def measurements(
         if part.kind == "served":
             found += disagreement.served(part)
         elif part.kind in LAWS and sheets is not None:
+            tell(f"{shown(file)}: holding {counted(len(part.rows))} against the posterior")
             found += tails.kernels(database, part, sheets)
     if not named and part.kind in LAWS:
         text = f"{shown(file)}: names no card; add --sku NAME to hold it against its datasheet"

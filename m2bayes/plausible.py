@@ -132,7 +132,9 @@ def repeats(part: Part) -> list[Finding]:
     copies = raw.duplicated("whole")
     if copies.any():
         count = int(copies.sum())
-        text = f"{origin}: {count:,} rows repeat an earlier one in everything but the id; drop them"
+        text = (
+            f"{origin}: {counted(count)} repeat an earlier one in everything but the id; drop them"
+        )
         found.append(Finding("warning", "copies", "", text, count, named_rows(raw[copies])))
     single = raw[~copies]
     sizes = single.groupby("key").size()
@@ -157,10 +159,19 @@ def versions(part: Part) -> list[Finding]:
     if not count:
         return []
     text = (
-        f"{origin_of(part)}: {count:,} rows without a software version; "
+        f"{origin_of(part)}: {counted(count)} without a software version; "
         "a kernel library changes its times: fill the column, or add --given version=…"
     )
     return [Finding("warning", "version", "version", text, count, named_rows(bare))]
+
+
+def counted(count: int) -> str:
+    """Say how many rows.
+
+    >>> counted(1), counted(1500)
+    ('1 row', '1,500 rows')
+    """
+    return f"{count:,} row{'s' * (count != 1)}"
 
 
 def origin_of(part: Part) -> str:

@@ -128,7 +128,7 @@ def test_a_gemm_table_by_hand(write, tmp_path):
     ]  # fmt: skip
     messages = [finding.message for finding in told]
     assert "columns not read: power" in messages
-    assert "1 rows left out: gemm_dtype fp8" in messages
+    assert "1 row left out: gemm_dtype fp8" in messages
     narrow = read_measurements(write(kernel_table()), "aiconfigurator", dtype="fp8")
     assert len(narrow) == 1
 
@@ -208,7 +208,7 @@ def test_layers_of_llmservingsim_by_hand(write):
     )
     assert table[["M", "N", "K"]].to_numpy().tolist() == [[8, 4096, 4096], [8, 6144, 4096]]
     np.testing.assert_allclose(table["op_time"], [25e-6, 40e-6])
-    assert [f.message for f in told] == ["1 rows left out: layer act_fn"]
+    assert [f.message for f in told] == ["1 row left out: layer act_fn"]
     assert "add --given llm=NAME" in refused(path, "llmservingsim", sku="l40s")
     assert "give …_dense.csv" in refused(
         write("prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,1,16,8\n"),
@@ -273,7 +273,7 @@ def test_columns_are_read_by_meaning(write):
                    "K": 256, "op_time": pytest.approx(2e-5)}  # fmt: skip
     messages = [f.message for f in told]
     assert messages[0] == "columns not read: note"
-    assert "1 rows without a software version" in messages[1]
+    assert "1 row without a software version" in messages[1]
     assert "both mean op_time" in refused(write("M,N,K,time_ms,latency\n1,1,1,1,1\n"), sku="h100")
     assert "unit 'min' is none of s, ms" in refused(write("M,N,K,time [min]\n1,1,1,1\n"))
 

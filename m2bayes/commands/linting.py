@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from m2bayes.commands._shared import print_json
+from m2bayes.commands._shared import print_json, teller
 from m2bayes.commands.importing import facts
 from m2bayes.database import Database
 
@@ -13,7 +13,8 @@ def lint(args: argparse.Namespace) -> int:
     """Check datasheets and measurements: rules, physics, and whether they agree."""
     from m2bayes.linting import linted
 
-    found = linted(Database(args.database), args.files, sku=args.sku, given=facts(args))
+    database, given = Database(args.database), facts(args)
+    found = linted(database, args.files, sku=args.sku, given=given, tell=teller(args))
     if args.json:
         print_json(found)
     else:
