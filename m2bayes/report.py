@@ -77,7 +77,9 @@ def report(
             "question": sentences.asked(question),
             "settings": _settings(question),
             "answer": sentences.answered(question, results),
+            "metric": sentences.metric_words(question.metric),
             "ranking": _ranking(question, results),
+            "unfit": sentences.unfit(results),
             "left_out": max(0, len(results) - TOLD),
             "figures": _figures(question, results, crossed, parts),
             "values": _values(question, results),
@@ -160,11 +162,11 @@ def _ranking(question: Question, results: Sequence[Mapping[str, Any]]) -> dict[s
     for entry in results[:TOLD]:
         for sku in entry["skus"]:
             low, high = sku["interval"]["low"], sku["interval"]["high"]
-            span = "-" if low is None else f"{amount(low, units)} to {amount(high, units)}"
+            span = "-" if low is None else _span(low, high, units)
             error = f"{share(sku['p_best'])} ± {share(sku['p_best_mcse'])}"
             chosen = sku["sku"] == entry["choice"]
             star = " *" if sku["extrapolating"] else ""
-            says = entry["verdict"] if chosen else "" if sku["fits"] else "does not fit"
+            says = entry["verdict"] if chosen else _lacking(sku)
             rows.append(
                 {
                     "chosen": chosen,
@@ -180,9 +182,22 @@ def _ranking(question: Question, results: Sequence[Mapping[str, Any]]) -> dict[s
                     ],
                 }
             )
-    metric = sentences.metric_words(question.metric)
-    head = ["workload", "SKU", f"{metric}, median", f"eti {mass}", "p_best ± MCSE"]
-    return {"head": [*head, "expected regret", "basis", "verdict on the choice"], "rows": rows}
+    head = ["workload", "SKU", "median", f"eti {mass}", "p_best ± MCSE"]
+    return {"head": [*head, "regret", "basis", "verdict"], "rows": rows}
+
+
+def _lacking(sku: Mapping[str, Any]) -> str:
+    """Whether a SKU that is not the choice lacks the memory."""
+    if not sku["fits"]:
+        return "does not fit"
+    return "" if sku.get("p_fits", 1) == 1 else f"fits: {share(sku['p_fits'])}"
+
+
+def _span(low: float, high: float, units: str) -> str:
+    """Ends of an interval, their unit said once if it is one."""
+    start, end = amount(low, units), amount(high, units)
+    number, _, unit = start.partition(" ")
+    return f"{number if end.endswith(f' {unit}') else start} to {end}"
 
 
 def _values(question: Question, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

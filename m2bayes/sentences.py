@@ -85,7 +85,7 @@ def _one(question: Question, entry: Mapping[str, Any]) -> str:
     if entry["verdict"] == "either will do" and len(entry["contenders"]) > 1:
         return (
             f"either will do, {listed(entry['contenders'], 'or')}: each costs less than 1 % in "
-            f"expectation; {choice} takes {value}."
+            f"expectation; {choice}: {value}."
         )
     lost = share(best["relative_regret"])
     if entry["verdict"] == "either will do":
@@ -103,6 +103,16 @@ def _rival(entry: Mapping[str, Any]) -> str:
         return ""
     next_best = max(others, key=lambda sku: sku["p_best"])
     return f", {next_best['sku']} with {share(next_best['p_best'])}"
+
+
+def unfit(results: Results) -> list[str]:
+    """Why SKUs do not fit, one sentence a SKU: of the first workload that it cannot hold."""
+    first: dict[str, str] = {}
+    for entry in results:
+        for sku in entry["skus"]:
+            if not sku["fits"]:
+                first.setdefault(sku["sku"], f"{entry['workload']}: {sku['reason']}")
+    return [f"{sku}, {reason}." for sku, reason in first.items()]
 
 
 def close_pairs(results: Results) -> list[dict[str, Any]]:
@@ -134,11 +144,29 @@ def changing(
     if guessed:
         names = listed([f"{sku} ({basis})" for sku, basis in sorted(guessed.items())])
         yield f"Timings of what nobody measured here: {names}."
-    fitting = [sku for entry in results for sku in entry["skus"] if sku["fits"]]
-    beyond = sorted({sku["reason"] for sku in fitting if "reason" in sku})
-    for reason in beyond[:3]:
+    beyond = {
+        sku["reason"]
+        for entry in results
+        for sku in entry["skus"]
+        if sku["fits"] and sku["extrapolating"] and sku.get("p_fits", 1) == 1
+    }
+    for reason in sorted(beyond)[:3]:
         yield f"Data where the model extrapolates: {reason}."
+    yield from _memory(results)
     yield from _bounds(broken_down)
+
+
+def _memory(results: Results) -> Iterator[str]:
+    """Yield which SKUs may lack the memory, each at the first workload where that is open."""
+    told = set[str]()
+    for entry in results:
+        for sku in entry["skus"]:
+            if 0 < sku.get("p_fits", 1) < 1 and sku["sku"] not in told:
+                told.add(sku["sku"])
+                yield (
+                    f"The memory that the engine leaves: {sku['sku']} holds "
+                    f"{entry['workload']} with probability {share(sku['p_fits'])}."
+                )
 
 
 def _bounds(broken_down: Results) -> Iterator[str]:
