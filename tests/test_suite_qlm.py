@@ -12,7 +12,8 @@ from m2bayes.errors import DataError
 from m2bayes.scheduler import Server
 from m2bayes.simulate import requests_of, simulate
 from m2bayes.suites import Setting, _queue, qlm, run
-from m2bayes.suites._queue import Log, Shifted, Undisturbed
+from m2bayes.suites._adjusted import Adjusted, Remembered, Undisturbed
+from m2bayes.suites._queue import Log
 from m2bayes.suites._waits import scored
 from m2bayes.surface import Surface
 
@@ -116,13 +117,26 @@ def test_tpot_is_the_time_after_the_first_token():
 def test_a_host_time_is_added_to_every_step_and_leaves_a_tenth():
     times = surface()
     for host, change in ((1e-3, 1e-3), (-1.0, None)):
-        found = Shifted(times, host)
+        found = Adjusted(times, host=host)
         for name, sizes in (
             ("decode_time", (4, 9)), ("prefill_time", (70,)), ("mixed_time", (70, 4, 9)),
         ):  # fmt: skip
             before = getattr(times, name)(*sizes)
             after = before + change if change else before / 10
             np.testing.assert_allclose(getattr(found, name)(*sizes), after, rtol=1e-12)
+
+
+def test_a_step_is_looked_up_once():
+    asked = []
+
+    class Times:
+        def decode_time(self, *sizes):
+            asked.append(sizes)
+            return np.array([float(sum(sizes))])
+
+    times = Remembered(Times())
+    assert [times.decode_time(*sizes).item() for sizes in ((1, 2), (2, 2), (1, 2))] == [3, 4, 3]
+    assert asked == [(1, 2), (2, 2)]
 
 
 def test_without_interference_a_mixed_step_is_a_decode_step():
@@ -166,7 +180,7 @@ def test_the_bootstrap_sees_that_neighbours_err_alike():
 )
 def test_the_scalar_that_a_run_was_made_with_is_found(name, truth):
     times = surface()
-    log = ran(_queue.SCALARS[name][0](times, truth))
+    log = ran(_queue.adjusted(times, name, truth))
     found = [
         _queue.scalar(log, times, name, np.arange(30), every=1, label=str(i), seed=0)
         for i in range(5)

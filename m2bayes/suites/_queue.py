@@ -15,10 +15,10 @@ from m2bayes._random import labelled_rng
 from m2bayes.requests import engine_of, engine_series, request_log
 from m2bayes.scheduler import Server
 from m2bayes.simulate import StepTimes, requests_of, simulate
+from m2bayes.suites._adjusted import Adjusted
 from m2bayes.suites._waits import BLOCK
 from m2bayes.surface import Surface
 
-LEAST = 0.1  # [1] of a step's time that stays when a negative host time is added
 POINTS = 24  # of a request's decoding at which its step time is predicted
 LIVE = 801  # values of a scalar between which its posterior is drawn
 
@@ -149,63 +149,20 @@ def full_throughput(log: Log, surface: Surface) -> np.ndarray:
 # --- simulation ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Shifted:
-    """Step times with one host time added to every step [s], dims (draw, …)."""
-
-    times: StepTimes
-    host: float
-
-    def decode_time(self, batch: Any, context: Any) -> np.ndarray:
-        """See `StepTimes` [s]."""
-        return self._added(self.times.decode_time(batch, context))
-
-    def prefill_time(self, tokens: Any, prefix: Any = 0) -> np.ndarray:
-        """See `StepTimes` [s]."""
-        return self._added(self.times.prefill_time(tokens, prefix))
-
-    def mixed_time(self, tokens: Any, batch: Any, context: Any, prefix: Any = 0) -> np.ndarray:
-        """See `StepTimes` [s]."""
-        return self._added(self.times.mixed_time(tokens, batch, context, prefix))
-
-    def _added(self, time: np.ndarray) -> np.ndarray:
-        return np.maximum(time + self.host, LEAST * time)
-
-
-@dataclass(frozen=True)
-class Undisturbed:
-    """Step times if prompts took none of the time of those that decode [s], dims (draw, …)."""
-
-    times: StepTimes
-
-    def decode_time(self, batch: Any, context: Any) -> np.ndarray:
-        """See `StepTimes` [s]."""
-        return self.times.decode_time(batch, context)
-
-    def prefill_time(self, tokens: Any, prefix: Any = 0) -> np.ndarray:
-        """See `StepTimes` [s]."""
-        return self.times.prefill_time(tokens, prefix)
-
-    def mixed_time(self, tokens: Any, batch: Any, context: Any, prefix: Any = 0) -> np.ndarray:
-        """See `StepTimes` [s]."""
-        return self.times.decode_time(batch, context)
-
-
-def scaled(times: Surface, factor: float) -> StepTimes:
-    """Step times of one draw times a factor [1]."""
-    return times.scaled(factor)
-
-
-Change = Callable[[Surface, float], StepTimes]  # step times with one scalar applied
-# each scalar, and the values between which it is looked for, [1] and [s]
-SCALARS: dict[str, tuple[Change, np.ndarray]] = {
-    "one factor": (scaled, np.geomspace(0.6, 1.65, 9)),
-    "one host time": (Shifted, np.linspace(-0.012, 0.012, 9)),
+# each scalar, its field of `Adjusted`, and the values between which it is looked for, [1], [s]
+SCALARS = {
+    "one factor": ("factor", np.geomspace(0.6, 1.65, 9)),
+    "one host time": ("host", np.linspace(-0.012, 0.012, 9)),
 }
 
 
+def adjusted(times: StepTimes, name: str, value: float) -> Adjusted:
+    """Step times with one of `SCALARS` applied [s], dims (draw, …)."""
+    return Adjusted(times, **{SCALARS[name][0]: value})
+
+
 def scalar(
-    log: Log, times: Surface, name: str, train: np.ndarray, *, every: int, label: str, seed: int
+    log: Log, times: StepTimes, name: str, train: np.ndarray, *, every: int, label: str, seed: int
 ) -> float:
     r"""Draw one scalar from its posterior given the TPOT of some requests, for one draw of steps.
 
@@ -221,7 +178,7 @@ def scalar(
     ----------
     log : Log
         With measured TPOT [s].
-    times : Surface
+    times : StepTimes
         Of one draw [s].
     name : str
         One of `SCALARS`.
@@ -237,11 +194,11 @@ def scalar(
     float
         A factor [1] or a host time [s].
     """
-    change, values = SCALARS[name][0], SCALARS[name][1][::every]
+    values = SCALARS[name][1][::every]
     train = train[np.isfinite(log.tpot[train])]
     requests = log.requests()
-    found = [simulate(requests, change(times, v), log.server)["tpot"].values for v in values]
-    curves = np.log(np.array(found)[:, train])
+    runs = [simulate(requests, adjusted(times, name, v), log.server) for v in values]
+    curves = np.log([found["tpot"].values[train] for found in runs])
     fine = np.linspace(values[0], values[-1], LIVE)
     predicted = np.stack([np.interp(fine, values, curve) for curve in curves.T], axis=1)
     residual = np.log(log.tpot[train]) - predicted

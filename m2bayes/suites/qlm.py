@@ -16,10 +16,11 @@ from m2bayes.question import Question, thinned
 from m2bayes.residency import kv_bytes_per_token, weight_bytes
 from m2bayes.simulate import StepTimes, simulate
 from m2bayes.step import aligned
+from m2bayes.suites._adjusted import Remembered, Undisturbed
 from m2bayes.suites._queue import (
     SCALARS,
     Log,
-    Undisturbed,
+    adjusted,
     ahead,
     full_throughput,
     measured_throughput,
@@ -143,7 +144,7 @@ def judged(
     train = np.arange(round(FIRST * number))
     long = observed > LONG
     rest = long & (np.arange(number) >= len(train))
-    draws = [surface.pick(d) for d in range(len(surface.times["decode"]))]
+    draws = [Remembered(surface.pick(d)) for d in range(len(surface.times["decode"]))]
     learnt = {
         name: [
             scalar(log, s, name, train, every=every, label=str(d), seed=seed)
@@ -153,7 +154,7 @@ def judged(
     }
     steps: dict[str, list[StepTimes]] = {"zero-shot": [*draws]}
     steps |= {
-        name: [SCALARS[name][0](s, k) for s, k in zip(draws, values, strict=True)]
+        name: [adjusted(s, name, k) for s, k in zip(draws, values, strict=True)]
         for name, values in learnt.items()
     }
     guesses = formulas(log, surface, roofline, np.array(learnt["one factor"]))
