@@ -62,9 +62,10 @@ def _host_bound(question: Question, steps: list[Step], cells: xr.Dataset) -> xr.
     """Probability that a step waits for its launches [1], dims (sku, workload)."""
     time = step_times(question, steps)
     blocks = time.isel(op=slice(None, -1)).sum("op")
-    launches, _ = host_times(
+    launches, tail = host_times(
         question.parts["host"], cells, question.datasheets, question.backend, question.seed
     )
+    launches = launches + tail if question.overlap else launches
     return (launches > blocks).mean(("chain", "draw"))
 
 

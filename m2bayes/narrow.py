@@ -17,7 +17,7 @@ from m2bayes.operators import HEAD
 from m2bayes.predictive import law_of, own_seed, predict
 from m2bayes.quantisation import KV_BYTES, named, of_dtype, sheets_of
 
-QUANTISE = "quantise"  # op of a step
+QUANTISE, NORM = "quantise", "norm"  # ops of a step
 
 
 def products(
@@ -204,18 +204,36 @@ def kv_cost(
     return cost
 
 
-def unfused(time: xr.DataArray, engine: str, *, seed: int) -> xr.DataArray:
-    """Times with the share of quantising that an engine leaves to kernels of its own, dims kept.
+def unfused(time: xr.DataArray, engine: str, summed: xr.DataArray, *, seed: int) -> xr.DataArray:
+    """Times with the share of light kernels that an engine does not fuse away, dims kept.
 
-    Engines quantise in the norm or activation before, or apart; which, nobody told: of each
-    engine any share is as likely, the same on all SKUs [1]. Times without such an op stay.
+    Engines of 8-bit LLMs quantise in the norm or activation before, and where GPUs share the LLM
+    and a step is small they add and norm in the all-reduce (TensorRT-LLM's all-reduce fusions,
+    passes of vLLM's compiler); which of it, their settings say: of each engine any share is as
+    likely, the same on all SKUs [1]. Times without quantising stay.
+
+    Parameters
+    ----------
+    time : DataArray, dims (chain, draw, sku, workload, op)
+        Of light kernels [s].
+    engine : str
+        Name of the engine.
+    summed : DataArray of bool, dims (workload,)
+        Whether a step is small and its layers end in an all-reduce.
+    seed : int
+        Of the shares.
     """
-    at = time["op"].values == QUANTISE
-    if not at.any():
+    ops = time["op"].values
+    if QUANTISE not in ops:
         return time
     sizes = [time.sizes[d] for d in ("chain", "draw")]
     coords = {d: time[d] for d in ("chain", "draw")}
-    drawn = labelled_rng(seed, "unfused", engine).random(sizes)
-    share = xr.DataArray(drawn, coords, ("chain", "draw"))
-    apart = xr.DataArray(at, {"op": time["op"]}, ("op",))
-    return time.where(~apart, time * share).assign_attrs(units="s")
+    share = {
+        op: xr.DataArray(
+            labelled_rng(seed, "unfused", op, engine).random(sizes), coords, ("chain", "draw")
+        )
+        for op in (QUANTISE, NORM)
+    }
+    at = {op: xr.DataArray(ops == op, {"op": time["op"]}, ("op",)) for op in share}
+    time = time.where(~at[QUANTISE], time * share[QUANTISE])
+    return time.where(~(at[NORM] & summed), time * share[NORM]).transpose(*time.dims)

@@ -64,6 +64,7 @@ def operator_times(
     backend: str = "any",
     engine: str = "",
     graphs: bool = True,
+    overlap: bool = False,
     dtype: str = "",
     kv_dtype: str | None = None,
     noise: int = 0,
@@ -89,6 +90,8 @@ def operator_times(
         Whose host code runs; by default the backend's.
     graphs : bool
         Whether the engine captures CUDA graphs.
+    overlap : bool
+        Whether its host works one step ahead, see `m2bayes.mechanism.host.step_time`.
     dtype, kv_dtype : str
         Of weights and activations, see `m2bayes.quantisation.FORMATS`, by default that of the
         projections' posterior; and of the KV cache, see `m2bayes.narrow.narrow_cache`.
@@ -124,11 +127,12 @@ def operator_times(
             time = predict(
                 parts[part], cells[part], datasheets, backend=known, clock=clock, **settings
             )
-            time = narrow.unfused(time, engine or backend, seed=seed)
+            summed = (cells["host"]["mode"] == host.REPLAYED) & (tp > 1)
+            time = narrow.unfused(time, engine or backend, summed, seed=seed)
         times.append((time * calls).transpose("chain", "draw", "sku", "workload", "op"))
     blocks = sum(time.sum("op") for time in times)
     launches, tail = host_times(parts["host"], cells["host"], datasheets, engine or backend, seed)
-    added = host.step_time(blocks, launches, tail) - blocks
+    added = host.step_time(blocks, launches, tail, overlap=overlap) - blocks
     times.append(added.expand_dims(op=["host"], axis=-1))
     whole = xr.concat(times, dim="op", join="override", coords="minimal", compat="override")
     return whole.transpose("chain", "draw", "sku", "workload", "op").assign_attrs(units="s")

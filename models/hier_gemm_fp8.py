@@ -33,7 +33,7 @@ def build(data, datasheets):
             ),
             "eta_cache": frame.pooled("log_eta_cache", (-2.8, 0.7), architecture=0.8),
             "launch_time": frame.pooled(
-                "log_launch_time", (-13.05, 0.2), architecture=0.25, sku=0.17
+                "log_launch_time", (-13.05, 0.1), architecture=0.15, sku=0.1
             ),
             # power per 8-bit rate is half of what it is in 16 bit, at some 0.6 of the energy
             "clock_burst": frame.pooled("log_clock_burst", (0.3, 0.3), architecture=0.2, sku=0.06),
@@ -44,7 +44,9 @@ def build(data, datasheets):
             "knee": frame.pooled("log_knee", (0.64, 0.4), architecture=0.33),
             # the same package times quantising kernels alone: 1.3 to 2.5 us and one pass over what
             # they read and write; finding a scale takes 7 to 10 us and 2 to 3 passes of reading
-            "quantise_time": frame.pooled("log_quantise_time", (np.log(1.8e-6), 0.12)),
+            "quantise_time": frame.pooled(
+                "log_quantise_time", (np.log(2e-6), 0.2), architecture=0.3
+            ),
             "quantise_passes": frame.pooled(
                 "log_quantise_passes", (np.log(1.1), 0.2), architecture=0.3
             ),

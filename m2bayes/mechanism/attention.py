@@ -202,8 +202,7 @@ def decode_terms(
     group = heads / kv_heads
     per_block = xr.where(wide, 32.0, 64.0)
     blocks = batch * kv_heads * np.ceil(group / per_block) / sheets["sm_count"]
-    element = cells["kv_element"] if "kv_element" in cells else ELEMENT
-    cache = 2 * element * width * batch * kv_heads * length
+    cache = 2 * cells.get("kv_element", ELEMENT) * width * batch * kv_heads * length
     traffic = cache + 2 * ELEMENT * width * batch * heads
     served = regime == "served"
     halved = sheets["peak_bandwidth"] / sheets["l2"] > HALVED_L2

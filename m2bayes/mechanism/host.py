@@ -92,10 +92,13 @@ def host_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     return launch_time(terms, factors) + tail_time(terms, factors)
 
 
-def step_time(blocks: Any, launches: Any, tail: Any) -> Any:
+def step_time(blocks: Any, launches: Any, tail: Any, *, overlap: bool = False) -> Any:
     r"""Time [s] of one engine step, dims broadcast.
 
     .. math:: T = \max(T_{blocks},\, N_{kern} T_{launch}) + \alpha(N, T_{new}) S_n + T_{samp}
+
+    With `overlap` the host prepares the next step while the GPU works, as TensorRT-LLM [1]_, SGLang
+    and vLLM with asynchronous scheduling do: the tail adds to the launches, not to the step.
 
     Parameters
     ----------
@@ -105,10 +108,20 @@ def step_time(blocks: Any, launches: Any, tail: Any) -> Any:
         Their launches by the host, which run ahead of the GPU [s], see `launch_time`.
     tail : array_like
         What the host does between two steps [s], see `tail_time`.
+    overlap : bool
+        Whether the host works one step ahead.
+
+    References
+    ----------
+    .. [1] https://nvidia.github.io/TensorRT-LLM/features/overlap-scheduler.html
 
     Examples
     --------
     >>> float(step_time(5.0, 3.0, 1.0)), float(step_time(2.0, 3.0, 1.0))
     (6.0, 4.0)
+    >>> float(step_time(5.0, 3.0, 1.0, overlap=True))
+    5.0
     """
+    if overlap:
+        return maximum(blocks, launches + tail)
     return maximum(blocks, launches) + tail

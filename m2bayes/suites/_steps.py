@@ -121,6 +121,7 @@ def predictor(
     assembly: str = "",
     kv_dtype: str | None = None,
     draws: int | None = None,
+    overlap: bool = False,
 ) -> StepTimes:
     """Whole-step predictor of the setting's assembly, or another [s], dims (draw, workload).
 
@@ -148,6 +149,7 @@ def predictor(
             backend=engine if engine in known else "any",
             engine=engine,
             graphs=graphs,
+            overlap=overlap,
             kv_dtype=kv_dtype,
             seed=setting.seed,
         )
@@ -164,7 +166,6 @@ def datasheet_steps(database: Database, *, dtype: str = "bf16") -> StepTimes:
     Every matrix product, attention and the LM head at the datasheet's peaks; nothing else. The
     projections are in `dtype`, the others in 16 bits.
     """
-
     both, item = (dtype, "bf16"), named(dtype).weight
 
     def step_times(

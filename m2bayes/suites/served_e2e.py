@@ -1,4 +1,8 @@
-"""Time per token of served 8-bit LLMs under load, others' prefills inside: as it is, calibrated."""
+"""Time per token of served 8-bit LLMs under load, others' prefills inside: as it is, calibrated.
+
+The sample's engines are of 2025: TensorRT-LLM and SGLang overlap the host's work with the GPU's by
+default, and vLLM does with asynchronous scheduling, as public benchmarks run it.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ import numpy as np
 import pandas as pd
 
 from m2bayes._random import labelled_rng
-from m2bayes.calibrate import host_scalar
 from m2bayes.database import Database, sha256
 from m2bayes.memory import memory_left, sequences
 from m2bayes.silicon import sample_file, served_runs
+from m2bayes.suites._scalars import KINDS, fitted, weights
 from m2bayes.suites._steps import (
     StepTimes,
     composed,
@@ -43,17 +47,15 @@ CONFIGURATION = [*GROUP, "tp", "isl", "osl"]
 POINTS = 3  # contexts at which the decode steps of a run are predicted
 SPLITS = 10  # random halves of the configurations
 DRAWS = 250  # of each chain
-TAIL = 4.0  # degrees of freedom of the misfit
-ROUNDS = 30  # of the weights of a heavy-tailed fit
-STRANGE = 0.1  # weight, over that of a run without misfit, below which a run is named
+STRANGE = 0.2  # weight, over that of a run without misfit, below which a run is named
 QUICK = {"runs": 40, "draws": 25, "splits": 1}
 
 
 def run(setting: Setting) -> dict[str, Any]:
     """Score the time per token of the runs of a public sample, by group, beside a roofline.
 
-    Nothing is fitted to the sample but, where it says calibrated, one host time an engine, on half
-    of the configurations. Runs whose batch the KV cache limits are scored apart.
+    Nothing is fitted to the sample but, where it says calibrated, one scalar of an engine on a
+    card, on half of the configurations. Runs whose batch the KV cache limits are scored apart.
 
     Returns
     -------
@@ -72,20 +74,21 @@ def run(setting: Setting) -> dict[str, Any]:
         draws, splits = QUICK["draws"], QUICK["splits"]
         runs = runs.iloc[:: -(-len(runs) // QUICK["runs"])].reset_index(drop=True)
 
-    def times(**settings: Any) -> np.ndarray:
+    def times(*, prefills: bool = True, **settings: Any) -> np.ndarray:
         own = predictor(setting, assembly=setting.narrow_assembly, draws=draws, **settings)
-        return token_times(own, runs, tell=setting.tell)
+        return token_times(own, runs, prefills=prefills, tell=setting.tell)
 
-    held = {"16-bit cache": times(kv_dtype="bf16"), "8-bit cache": times(kv_dtype=DTYPE)}
-    setting.tell("the engine's own cache")
-    model = times()
-    alone = token_times(
-        predictor(setting, assembly=setting.narrow_assembly, draws=draws), runs, prefills=False
-    )
+    model = times(overlap=True)
+    others = {
+        "16-bit cache": times(overlap=True, kv_dtype="bf16"),
+        "8-bit cache": times(overlap=True, kv_dtype=DTYPE),
+        "host in turn with the GPU": times(),
+        "decode steps alone": times(overlap=True, prefills=False),
+    }
     sheet = token_times(datasheet_steps(database, dtype=DTYPE), runs)[0]
     room = np.array([fits(database, run, seed=setting.seed) for run in runs.to_dict("records")])
-    points = {name: np.median(t, axis=0) for name, t in held.items()}
-    points |= {"decode steps alone": np.median(alone, axis=0), "datasheet roofline": sheet}
+    points = {name: np.median(t, axis=0) for name, t in others.items()}
+    points["datasheet roofline"] = sheet
     found = judged(model, runs, room > 0.5, points, splits=splits, seed=setting.seed)
     return found | {"files": {file.name: sha256(file)[:12]}}
 
@@ -164,8 +167,8 @@ def judged(
     dict
         ``runs``, ``within capacity`` [1]; ``zero-shot`` and ``beyond capacity``: ``overall`` and by
         group; ``others``: scores of `points`, and of the roofline times one constant;
-        ``calibrated``: means over splits, ``overall`` and by group; ``strange``: lines whose
-        weight in a heavy-tailed fit of their engine is low; plain numbers [1].
+        ``calibrated``: by scalar, means over splits, ``overall`` and by group; ``strange``: lines
+        whose weight in a heavy-tailed fit of their engine is low; plain numbers [1].
     """
     at, over = np.flatnonzero(room), np.flatnonzero(~room)
     inside, observed = runs.iloc[at].reset_index(drop=True), runs["tpot"].to_numpy()
@@ -173,13 +176,16 @@ def judged(
     sheet = points["datasheet roofline"][at]
     constant = np.median(observed[at] / sheet)
     others["datasheet roofline x best constant"] = point_scores(constant * sheet, observed[at])
-    halves = [calibrated(times[:, at], inside, seed=seed + i) for i in range(splits)]
+    halves = {
+        kind: [calibrated(times[:, at], inside, kind=kind, seed=seed + i) for i in range(splits)]
+        for kind in KINDS
+    }
     out = {
         "runs": len(runs),
         "within capacity": len(at),
         "zero-shot": _by_group(times[:, at], inside),
         "others": others,
-        "calibrated": mean_of(halves),
+        "calibrated": {kind: mean_of(found) for kind, found in halves.items()},
         "strange": strange(times[:, at], inside),
     }
     if len(over):
@@ -206,8 +212,10 @@ def groups(labels: pd.Series) -> dict[Any, np.ndarray]:
     return dict(sorted(labels.reset_index(drop=True).groupby(labels.to_numpy()).indices.items()))
 
 
-def calibrated(times: np.ndarray, runs: pd.DataFrame, *, seed: int = 0) -> dict[str, Any]:
-    """Scores on the other half after a host time was fitted to half of the configurations.
+def calibrated(
+    times: np.ndarray, runs: pd.DataFrame, *, kind: str, seed: int = 0
+) -> dict[str, Any]:
+    """Scores on the other half after one scalar an engine was fitted to half of the configurations.
 
     Parameters
     ----------
@@ -215,6 +223,8 @@ def calibrated(times: np.ndarray, runs: pd.DataFrame, *, seed: int = 0) -> dict[
         Predictive draws [s].
     runs : DataFrame, dims (run,)
         With ``tpot`` [s].
+    kind : str
+        Of the scalar, one of `KINDS`.
     seed : int
         Of the halves and the misfit.
 
@@ -225,6 +235,7 @@ def calibrated(times: np.ndarray, runs: pd.DataFrame, *, seed: int = 0) -> dict[
     """
     name = runs[CONFIGURATION].astype(str).agg(" ".join, axis=1)
     engine = runs["sku"] + " " + runs["engine"]
+    observed = runs["tpot"].to_numpy()
     held, point = times.copy(), np.median(times, axis=0)
     rest: list[int] = []
     for label, at in groups(engine).items():
@@ -234,51 +245,10 @@ def calibrated(times: np.ndarray, runs: pd.DataFrame, *, seed: int = 0) -> dict[
         train, test = at[chosen], at[~chosen]
         if not len(test):
             continue
-        held[:, test], point[test] = fitted(times, runs["tpot"].to_numpy(), train, test, seed=seed)
+        held[:, test], point[test] = fitted(times, observed, train, test, kind=kind, seed=seed)
         rest += [int(i) for i in test]
     kept = np.sort(rest)
     return _by_group(held[:, kept], runs.iloc[kept].reset_index(drop=True), point[kept])
-
-
-def fitted(
-    times: np.ndarray, observed: np.ndarray, train: np.ndarray, test: np.ndarray, *, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draws of some runs, dims (draw, run), and their points [s], after a fit to others.
-
-    The misfit is Student-t with 4 degrees of freedom, as a mixture of normals: the weight of each
-    run divides its variance.
-    """
-    weight, _ = weights(np.median(times[:, train], axis=0), observed[train])
-    found = host_scalar(
-        times[:, train],
-        observed[train],
-        scale=observed[train] / np.sqrt(weight),
-        group_spread=0.0,
-        seed=seed,
-    )
-    point = found.point(times[:, test])
-    rng = labelled_rng(seed, "misfit", *map(str, test))
-    misfit = found.spread[:, None] * rng.standard_t(TAIL, size=point.shape)
-    return point * np.exp(np.clip(misfit, -3, 3)), np.median(point, axis=0)
-
-
-def weights(predicted: np.ndarray, observed: np.ndarray) -> tuple[np.ndarray, float]:
-    """Weight of each run in a heavy-tailed fit of one added time, and its scale, dims (run,) [1].
-
-    Examples
-    --------
-    >>> w, _ = weights(np.ones(9), np.array([1.1, 1.12, 1.1, 1.09, 1.1, 1.11, 1.1, 1.1, 2.0]))
-    >>> bool(w[-1] < 0.05 * w[0])
-    True
-    """
-    weight, scale = np.ones(len(observed)), 0.0
-    for _ in range(ROUNDS):
-        share = weight / observed**2
-        host = (share @ (observed - predicted)) / share.sum()
-        misfit = (observed - predicted - host) / observed
-        scale = float(np.sqrt(max((weight * misfit**2).mean(), 1e-8)))
-        weight = (TAIL + 1) / (TAIL + (misfit / scale) ** 2)
-    return weight, scale
 
 
 def strange(times: np.ndarray, runs: pd.DataFrame) -> dict[str, list[int]]:
@@ -286,7 +256,7 @@ def strange(times: np.ndarray, runs: pd.DataFrame) -> dict[str, list[int]]:
     engine, out = runs["sku"] + " " + runs["engine"], {}
     for label, at in groups(engine).items():
         middle = np.median(times[:, at], axis=0)
-        weight, _ = weights(middle, runs["tpot"].to_numpy()[at])
+        weight = weights(middle, runs["tpot"].to_numpy()[at], factor=True)
         low = at[weight < STRANGE * weight.max()]
         if len(low):
             out[str(label)] = [int(line) for line in runs["line"].iloc[low]]
