@@ -11,12 +11,18 @@ from m2bayes.plot import _canvas as house
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST = 6  # plans that one figure shows
+LEAST = 0.5  # probability from which the axis goes, at least
 COSTS = {"cost_per_hour": "cost per hour", "gpus": "GPUs"}
 
 
 @house.styled
 def cost_against_slo(
-    results: Sequence[Mapping[str, Any]], *, choice: str | None = None, currency: str = "USD/h"
+    results: Sequence[Mapping[str, Any]],
+    *,
+    choice: str | None = None,
+    confidence: float | None = None,
+    currency: str = "USD/h",
 ) -> Figure:
     """Cost of every plan against the probability that it meets the SLO.
 
@@ -28,21 +34,25 @@ def cost_against_slo(
         the intervals ``gpus_interval`` and ``cost_interval`` (``low``, ``high``), and of a
         ``curve``: ``gpus``, ``p_slo`` and ``p_slo_mcse`` of smaller and larger fleets.
     choice : str, optional
-        SKU that the plan chooses.
+        SKU that the plan chooses; of several plans of it, the first.
+    confidence : float, optional
+        Probability [1] that was asked for.
     currency : str
         Unit of the cost.
 
     Returns
     -------
     Figure
-        One point a plan; without prices the number of GPUs takes the place of the cost.
+        One point a plan, of the best of them; without prices the number of GPUs takes the place
+        of the cost.
 
     Raises
     ------
     DataError
         If no plan can serve the load.
     """
-    shown = [plan for plan in results if plan.get("gpus") and plan.get("p_slo") is not None]
+    served = [plan for plan in results if plan.get("gpus") and plan.get("p_slo") is not None]
+    shown = served[:MOST]
     if not shown:
         raise DataError("no plan in the results can serve the load; there is nothing to draw")
     priced = all(plan.get("cost_per_hour") is not None for plan in shown)
@@ -50,16 +60,23 @@ def cost_against_slo(
     figure, axes = house.canvas(height=4.2)
     axis = axes[0, 0]
     looks = house.looks(_name(plan) for plan in shown)
+    best = next((plan for plan in shown if plan["sku"] == choice), None)  # they are sorted
     for plan in shown:
-        _plan(axis, plan, key, unit, looks[_name(plan)], chosen=plan["sku"] == choice)
+        _plan(axis, plan, key, unit, looks[_name(plan)], chosen=plan is best)
     axis.set_xlabel("probability that the SLO is met [1]")
     axis.set_ylabel(f"{COSTS[key]} [{unit}]")
-    sizes = [size for plan in shown for size in [plan, *(plan.get("curve") or [])]]
-    axis.set_xlim(max(-0.03, min(size["p_slo"] for size in sizes) - 0.1), 1.03)
-    axis.set_ylim(bottom=0)
-    axis.margins(y=0.15)
-    axis.set_title("Cost against SLO; filled: the choice")
-    handles = [_handle(name, look) for name, look in looks.items()]
+    axis.set_xlim(min(LEAST, *(float(plan["p_slo"]) for plan in shown)) - 0.03, 1.02)
+    axis.set_yscale("log")
+    house.round_log(axis.yaxis, axis.get_ylim())
+    if confidence is not None:
+        axis.axvline(confidence, color=house.GREY, linewidth=1, linestyle=":")
+        axis.annotate(
+            "asked for", (confidence, 1), xycoords=("data", "axes fraction"), xytext=(-3, -2),
+            textcoords="offset points", ha="right", va="top", fontsize=8, color="#555555",
+        )  # fmt: skip
+    more = f" (the best {MOST} of {len(served)} plans)" if len(served) > MOST else ""
+    axis.set_title(f"Cost against SLO; filled: the choice{more}")
+    handles = [_handle(_name(plan), looks[_name(plan)]) for plan in shown]
     house.legend_below(figure, handles, columns=2)
     return figure
 
@@ -82,7 +99,7 @@ def _plan(
     if error:
         axis.plot([x - error, x + error], [y, y], color=look["color"], linewidth=1.2)
     point = axis.plot(
-        x, y, color=look["color"], marker=look["marker"], markersize=8,
+        x, y, color=look["color"], marker=look["marker"], markersize=8, zorder=5,
         markerfacecolor=look["color"] if chosen else "white",
     )  # fmt: skip
     house.hover(point[0], f"{_name(plan)}: {y:.4g} {unit}, P(SLO) {x:.3f}")
