@@ -263,12 +263,13 @@ def _figures(
     drawn["regret"] = regret(told, metric=metric)
     if parts:
         drawn["breakdown"] = breakdown(parts)
+    part = f" Of the first {TOLD} workloads." if len(results) > TOLD else ""
     return [
         {
             "svg": inlined(
                 figure, label=f"f{i}", title=CAPTIONS[kind], description=_described(kind)
             ),
-            "caption": CAPTIONS[kind],
+            "caption": CAPTIONS[kind] + (part if kind != "breakdown" else ""),
         }
         for i, (kind, figure) in enumerate(drawn.items())
     ]

@@ -329,6 +329,26 @@ def test_regret_stands_in_per_cent_and_the_choice_is_filled():
     assert "[%]" in axis.get_xlabel()
 
 
+NOTHING = [entry(f"decode:batch={b},context=9", sku("a", 1.0, 0.0, fits=False), choice=None)
+           for b in (1, 2)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda results: plot.ranking(results, metric="step_time", units="s"),
+        lambda results: plot.times(results[:1], metric="step_time", units="s"),
+        lambda results: plot.p_best_map(results, metric="step_time"),
+        lambda results: plot.regret(results, metric="step_time"),
+        plot.breakdown,
+    ],
+)
+def test_what_nothing_fits_is_drawn_without_a_value(draw, tmp_path):
+    figure = draw(NOTHING)
+    plot.save(figure, tmp_path / "a.svg")
+    assert not [text for text in hovers(figure) if " ms" in text or " µs" in text]
+
+
 # --- times -----------------------------------------------------------------------------------
 
 

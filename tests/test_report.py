@@ -190,6 +190,7 @@ def test_one_workload_of_kernels_is_reported_too(tmp_path):
     assert content.text("h1") == ["Which GPU for these kernels?"]
 
 
+@pytest.mark.slow
 def test_many_workloads_are_summed_up(tmp_path):
     steps = [
         f"decode:batch={b},context={c}"
@@ -203,6 +204,7 @@ def test_many_workloads_are_summed_up(tmp_path):
     content = out.read_text()
     assert len(table(content, "table-ranking")) == 2 * 40
     assert "2 more workloads are not shown" in content
+    assert content.count("Of the first 40 workloads.") == 2
     assert out.stat().st_size < 5e6
 
 

@@ -147,7 +147,10 @@ def round_log(axis: Any, values: Iterable[float], most: int = 7) -> None:
     """Label a logarithmic axis with round plain numbers within the values, few enough to read."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-    low, high = min(held := [*values]), max(held)
+    held = [*values]
+    if not held:
+        return
+    low, high = min(held), max(held)
     tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ROUND:
         ticks = [d * 10.0**n for n in tens for d in digits if low <= d * 10.0**n <= high]

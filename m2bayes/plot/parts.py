@@ -148,6 +148,9 @@ def _intervals(
 ) -> None:
     """Median and interval of every operator, SKUs beneath each other."""
     names, skus = _operators(entry), _fitting(entry)
+    if not skus:
+        axis.set_visible(False)
+        return
     ends = list[float]()
     offsets = np.linspace(-0.3, 0.3, len(skus)) if len(skus) > 1 else [0.0]
     for shift, sku in zip(offsets, skus, strict=True):

@@ -111,7 +111,7 @@ def _metric_lines(
             text = f"{name}, {sizes[at]:,}: {middle[at]:.4g} ({low[at]:.4g} to {high[at]:.4g})"
             house.hover(point[0], f"{text} {unit}")
     axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
+    axis.set_yscale("log" if ends else "linear")
     house.whole_numbers(axis.xaxis, sizes)
     house.round_log(axis.yaxis, ends)
     axis.set_ylabel(f"{house.words(metric)} [{unit}]")
