@@ -808,8 +808,12 @@ def test_next_draws_what_measurements_are_worth(tmp_path):
 def test_show_draws_factors_telemetry_and_evaluations(tmp_path, database):
     assert "eta memory [1]" in drawn(tmp_path, "show", "gemm_bf16-hier_gemm")
     assert "SM clock [MHz]" in drawn(tmp_path, "show", "clock_sustained")
-    path = database.root / "data" / "evaluations" / "gemm-cells.json"
-    assert "mass of the interval, eti [1]" in drawn(tmp_path, "show", str(path))
+    for suite, label in (
+        ("gemm-cells", "mass of the interval, eti [1]"),
+        ("flips", "probability that was said [1]"),
+    ):
+        path = database.root / "data" / "evaluations" / f"{suite}.json"
+        assert label in drawn(tmp_path, "show", str(path))
 
 
 def test_check_draws_calibration(tmp_path, small_database):

@@ -59,7 +59,7 @@ def figures(node):
 # --- end to end ------------------------------------------------------------------------------
 
 
-OUTSIDE = {"fresh", "light", "served", "distserve", "power"}  # read tables that users fetch
+OUTSIDE = {"fresh", "light", "served", "distserve", "power", "qlm"}  # read tables that users fetch
 ELSEWHERE = {"attention", "attention-transfer"}  # of posteriors that the small database lacks
 
 
@@ -226,6 +226,16 @@ def test_calibration_error_by_hand(monkeypatch):
 
 def as_cases(values):
     return xr.DataArray(values, dims=("chain", "draw", "sku", "case")[-np.ndim(values) :])
+
+
+def test_said_and_found_by_hand():
+    """Two SKUs and one case: P(first faster) is 0.75 or 0.25, by orientation; the first was."""
+    draws = as_cases([[[[1.0], [2.0]], [[1.0], [2.0]], [[1.0], [2.0]], [[3.0], [2.0]]]])
+    found = flips.said_and_found(draws, as_cases([[1.0], [2.0]]), seed=0)
+    (row,) = found.values()
+    assert (row["said"], row["found"], row["cases"]) in [(0.75, 1.0, 1), (0.25, 0.0, 1)]
+    wrong = flips.said_and_found(draws, as_cases([[2.0], [1.0]]), seed=0)
+    assert [r["found"] for r in wrong.values()] == [1 - row["found"]]
 
 
 @pytest.mark.statistical

@@ -148,7 +148,7 @@ def reliability(table: xr.Dataset, *, title: str = "") -> Figure:
     return figure
 
 
-def relied(axis: Any, table: xr.Dataset) -> None:
+def relied(axis: Any, table: xr.Dataset, *, legend: bool = True) -> None:
     """Draw said against found [1] on an axis; the area of a point is its number of cases."""
     filled = table.isel(bin=np.flatnonzero(table["cases"].values > 0))
     said, found, cases = (
@@ -158,7 +158,9 @@ def relied(axis: Any, table: xr.Dataset) -> None:
     error = np.sqrt(said * (1 - said) / cases)  # of a calibrated forecaster with independent cases
     axis.plot(said, found, color=house.PALETTE[0], linewidth=1)
     for x, y, n, e in zip(said, found, cases, error, strict=True):
-        axis.plot([x, x], [x - 2 * e, x + 2 * e], color=house.GREY, linewidth=3, alpha=0.4)
+        label = "calibrated, ± 2 s.e. of\nindependent cases" if len(axis.lines) == 2 else None
+        ends = [x - 2 * e, x + 2 * e]
+        axis.plot([x, x], ends, color=house.GREY, linewidth=3, alpha=0.4, label=label)
         point = axis.plot(x, y, color=house.PALETTE[0], marker="o",
                           markersize=4 + 8 * np.sqrt(n / cases.max()))  # fmt: skip
         house.hover(point[0], f"said {x:.3f}, found {y:.3f}, {n:.0f} cases")
@@ -167,6 +169,8 @@ def relied(axis: Any, table: xr.Dataset) -> None:
     axis.set_xlim(-0.03, 1.03)
     axis.set_ylim(-0.03, 1.03)
     axis.set_aspect("equal")
+    if legend:
+        axis.legend(loc="lower right")
 
 
 @house.styled
@@ -199,7 +203,7 @@ def evaluation(record: Mapping[str, Any]) -> Figure:
         axis.set_title(name, fontsize=8.5)
     for name, table in curves:
         axis = next(places)
-        relied(axis, table)
+        relied(axis, table, legend=axis is axes[0, 0])
         axis.set_title(name, fontsize=8.5)
     for axis in places:
         axis.set_visible(False)
