@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
+from m2bayes.database import Database
+from m2bayes.errors import M2BayesError
 from m2bayes.importers._parts import Part
 from m2bayes.mechanism.light import PASSES
 from m2bayes.mechanism.roofline import activation_traffic, gemm_flops, weight_traffic
 from m2bayes.plausible import Finding, counted, named_rows, origin_of, repeats, values, versions
+from m2bayes.residency import weight_bytes
 
 NOTHING = 1e-5  # [s] that even an empty kernel may take in a benchmark
 TOO_SLOW = 30.0  # times the roofline that half of a table takes only in another unit
 SLACK = 0.97  # of a floor, for rounding and the clock's own tolerance
 HEAD = 128  # elements of an attention head that the laws hold for
 ITEM = 2.0  # [byte] of bf16
+WIDTHS = {"bf16": 1.0, "fp16": 1.0, "fp8": 0.5, "int8": 0.5, "fp4": 0.25, "int4": 0.25}
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -166,7 +171,63 @@ def _impossible(
     )
 
 
-def sound(part: Part, sheets: xr.Dataset | None) -> list[Finding]:
+def weights_of(database: Database, part: Part) -> dict[str, float]:
+    """Bytes of the bf16 weights of each known LLM of served runs, dims (measurement,) [byte]."""
+    found = {}
+    names = part.rows["llm"].astype(str).unique() if "llm" in part.rows else ()
+    for name in names:
+        with suppress(M2BayesError):
+            short = name.rpartition("/")[2].lower()
+            found[name] = weight_bytes(database.llm(short))
+    return found
+
+
+def served(part: Part, sheets: xr.Dataset | None, weights: Mapping[str, float]) -> list[Finding]:
+    """Served runs whose time per output token is below one reading of the weights.
+
+    Parameters
+    ----------
+    part : Part
+        Served runs, dims (measurement,) [s].
+    sheets : Dataset, dims (sku,), or None
+        Datasheets of their cards; without them nothing is said.
+    weights : mapping
+        From `weights_of` [byte].
+    """
+    rows = part.rows
+    if sheets is None or part.kind != "served" or "tpot" not in rows or not weights:
+        return []
+    size = rows["llm"].astype(str).map(weights).to_numpy(dtype=float)
+    dtype = rows["dtype"].astype(str).str.lower() if "dtype" in rows else pd.Series("", rows.index)
+    share = dtype.map(WIDTHS).fillna(min(WIDTHS.values())).to_numpy(dtype=float)
+    tp = rows["tp"].to_numpy(dtype=float) if "tp" in rows else np.full(len(rows), np.nan)
+    told = np.isfinite(tp)
+    at = sheets.sel(sku=rows["sku"].astype(str).to_numpy())
+    read = size * share / np.where(told, tp, 1.0) - at["l2"].values
+    least = np.maximum(np.nan_to_num(read), 0.0) / at["peak_bandwidth"].values
+    time = rows["tpot"].to_numpy(dtype=float)
+    found = []
+    for bad, severity, cause in (
+        (told, "error", "another unit, dtype or tp"),
+        (~told, "warning", "several GPUs share the LLM: add a column tp"),
+    ):
+        fast = bad & (time < SLACK * least)
+        if fast.any():
+            worst = int(np.argmax(np.where(fast, least / time, 0.0)))
+            row = rows.iloc[worst]
+            text = (
+                f"{row['file']}: row {row['row']}, tpot: {row['tpot']:.3g} s is less than "
+                f"{row['sku']} takes to read the weights once ({least[worst]:.3g} s); likely "
+                f"{cause} ({counted(int(fast.sum()))})"
+            )
+            count, named = int(fast.sum()), named_rows(rows[fast])
+            found.append(Finding(severity, "impossible", "tpot", text, count, named))  # type: ignore[arg-type]
+    return found
+
+
+def sound(
+    part: Part, sheets: xr.Dataset | None, weights: Mapping[str, float] | None = None
+) -> list[Finding]:
     """Everything but outliers: values first, floors only where they are sound.
 
     Parameters
@@ -175,7 +236,10 @@ def sound(part: Part, sheets: xr.Dataset | None) -> list[Finding]:
         From a reader; dims (measurement,) [s, Hz, W, 1].
     sheets : Dataset, dims (sku,), or None
         Datasheets of its cards, where they are known.
+    weights : mapping, optional
+        Of the LLMs of served runs, from `weights_of` [byte].
     """
     found = values(part)
-    wrong = any(finding.severity == "error" for finding in found)
-    return [*found, *([] if wrong else physical(part, sheets)), *repeats(part), *versions(part)]
+    if not any(finding.severity == "error" for finding in found):
+        found += [*physical(part, sheets), *served(part, sheets, weights or {})]
+    return [*found, *repeats(part), *versions(part)]

@@ -12,7 +12,7 @@ import xarray as xr
 from m2bayes._files import sha256, shown, write_whole
 from m2bayes.database import Database
 from m2bayes.errors import DataError, M2BayesError, RecordError, UnknownNameError
-from m2bayes.floors import sound
+from m2bayes.floors import sound, weights_of
 from m2bayes.importers._parts import PLACE, Ask, Part, joined, names_of
 from m2bayes.importers.formats import FORMATS, Format, Whole, recognised
 from m2bayes.measurements import checked, content_hash
@@ -139,7 +139,9 @@ def imported(
     if part.rows.empty:
         left = "; ".join(f"{count:,} rows of {why}" for why, count in sorted(part.left_out.items()))
         raise DataError(f"{_several(paths)}: no row that can be used: {left or 'it is empty'}")
-    for finding in left_over(part) + sound(part, cards_of(database, part)):
+    for finding in left_over(part) + sound(
+        part, cards_of(database, part), weights_of(database, part)
+    ):
         if finding.severity == "error":
             raise DataError(finding.message)
         tell(finding)

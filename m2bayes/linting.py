@@ -13,7 +13,7 @@ from m2bayes._files import read_json, shown
 from m2bayes.database import FOLDERS, Database
 from m2bayes.datasheet import lint as lint_card
 from m2bayes.errors import DataError, DatasheetError, M2BayesError
-from m2bayes.floors import sound
+from m2bayes.floors import sound, weights_of
 from m2bayes.importers._parts import Part
 from m2bayes.importers.formats import FORMATS, Format
 from m2bayes.importing import cards_of, left_over, read
@@ -127,7 +127,7 @@ def measurements(
     """
     part, named = _read(database, file, sku, given)
     sheets = _sheets(database, part) if named else None
-    found = sound(part, sheets)
+    found = sound(part, sheets, weights_of(database, part))
     if not any(finding.severity == "error" for finding in found):
         if part.kind == "served":
             found += disagreement.served(part)

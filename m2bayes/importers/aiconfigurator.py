@@ -61,6 +61,7 @@ ONLY: dict[str, tuple[Any, ...]] = {
 }
 DTYPES = {"bf16": "bfloat16"}  # where the tables call a type of matrix products otherwise
 SAMPLE = ("backend", "model_path", "system", "isl", "osl", "silicon_ttft_ms", "silicon_tpot_ms")
+DEGREES = ("tp_size", "decode_tp_size")  # of one server, or of the servers that decode
 SOURCE, CONCURRENCY = "silicon_data_source", r"silicon_concurrency=(\d+)"
 
 
@@ -210,6 +211,9 @@ def _sample_block(frame: pd.DataFrame, path: Path, ask: Ask) -> Part:
         said = frame[SOURCE].astype(str).str.extract(CONCURRENCY)[0].astype(float)
         tidy["source"] = frame[SOURCE]
     tidy["concurrency"] = said.fillna(batch)
+    degrees = [numbers(frame, n, texts, origin) for n in DEGREES if n in frame]
+    if degrees:
+        tidy["tp"] = degrees[0] if len(degrees) == 1 else degrees[0].fillna(degrees[1])
     used = {*SAMPLE, "backend_version", "precision", SOURCE}
     others = [name for name in names_of(frame) if name not in used]
     tidy |= {name: frame[name] for name in others}
