@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,9 +10,12 @@ import numpy as np
 import xarray as xr
 
 from m2bayes import decision
+from m2bayes.dominance import dominant
+from m2bayes.drivers import drivers
 from m2bayes.errors import InfeasibleError, WorkloadError
-from m2bayes.predictive import summary
-from m2bayes.question import Question, extrapolates, feasible, metric_of, rests_on, step_times
+from m2bayes.feasibility import cache_limits, feasible, room
+from m2bayes.prices import price_draws
+from m2bayes.question import Question, extrapolates, metric_of, rests_on, step_times
 from m2bayes.workload import Step, Workload
 
 OPERATORS = 13  # of a whole step
@@ -58,13 +62,15 @@ def answers(
     for start in range(0, len(question.workloads), block):
         steps = question.workloads[start : start + block]
         time = step_times(question, steps, noise=noise)
-        fits = feasible(question, steps)
-        time = time.where(xr.DataArray(fits == "", dims=("sku", "workload")))
+        held = room(question, steps)
+        fits, share = feasible(question, steps, held), held.mean(("chain", "draw"))
+        time, limits = time.where(held), cache_limits(question, steps)
         if keep is not None:
             keep(time)
         outside = dict(zip([s.label for s in steps], extrapolates(question, steps), strict=True))
-        for entry, reasons in zip(summarise(question, time), fits.T, strict=True):
-            _annotate(question, outside[entry["workload"]], entry, reasons, rests)
+        for i, entry in enumerate(summarise(question, time)):
+            _annotate(question, outside[entry["workload"]], entry, fits[:, i], rests)
+            _annotate_memory(question, entry, share.isel(workload=i).values, limits[i])
             out.append(entry)
         advance(len(steps))
     if all(not sku["fits"] for entry in out for sku in entry["skus"]):
@@ -85,7 +91,7 @@ def _annotate(
     question: Question,
     outside: str,
     entry: dict[str, Any],
-    reasons: Sequence[str],
+    reasons: Sequence[str] | np.ndarray,
     rests: xr.DataArray,
 ) -> None:
     """Add fit, basis and extrapolation to each SKU of one workload, best first."""
@@ -102,43 +108,60 @@ def _annotate(
     entry["skus"].sort(key=lambda s: np.inf if s["median"] is None else turn * s["median"])
 
 
+def _annotate_memory(
+    question: Question,
+    entry: dict[str, Any],
+    share: np.ndarray,
+    limits: Sequence[dict[str, Any]],
+) -> None:
+    """Add to each SKU the probability that the step fits, and what its KV cache holds."""
+    at = {str(s): i for i, s in enumerate(question.datasheets["sku"].values)}
+    for sku in entry["skus"]:
+        i = at[sku["sku"]]
+        sku["p_fits"] = float(share[i])
+        if 0 < sku["p_fits"] < 1:
+            sku["reason"] = f"fits with probability {sku['p_fits']:.2f}; times are of when it does"
+        if limits[i]:
+            sku["sequences"] = limits[i]
+
+
 def ranked(question: Question, time: xr.DataArray) -> Iterator[dict[str, Any]]:
     """Ranking of the SKUs for each workload: a `dict` as in ``m2bayes rank --json``."""
+    metric = metric_of(question, time)
     result = decision.rank(
-        metric_of(question, time),
+        metric,
         threshold=question.threshold,
         mass=question.mass,
         higher_is_better=question.metric == "tokens_per_second",
     )
+    told = _when_it_fits(metric, question.mass)  # what does not always fit is ranked by it, too
     for i, workload in enumerate(result["workload"].values):
         one = result.isel(workload=i)
         yield {
             "workload": str(workload),
-            "skus": [_sku_entry(one.isel(sku=j), question.mass) for j in range(one.sizes["sku"])],
-            "pairs": _pairs(one, question.metric == "tokens_per_second"),
+            "skus": [
+                _sku_entry(one.isel(sku=j)) | _interval(told, (j, i), question.mass)
+                for j in range(one.sizes["sku"])
+            ],
+            "pairs": _pairs(one, question, metric.isel(workload=i)),
             "p_any_flip": number(one["p_any_flip"]),
             "p_any_flip_mcse": number(one["p_any_flip_mcse"]),
             "p_top1_flip": number(one["p_top1_flip"]),
             "choice": str(one["choice"].item()) or None,
             "verdict": str(one["verdict"].item()),
             "contenders": [str(s) for s in one["sku"].values[one["contender"].values]],
+            "dominated_by": _dominated_by(question, time.isel(workload=i), one),
         }
 
 
-def _sku_entry(one: xr.Dataset, mass: float) -> dict[str, Any]:
-    interval = {"kind": "eti", "mass": mass, "low": number(one["low"]), "high": number(one["high"])}
+def _sku_entry(one: xr.Dataset) -> dict[str, Any]:
     names = ("p_best", "p_best_mcse", "expected_rank", "expected_regret", "relative_regret")
-    return {
-        "sku": str(one["sku"].item()),
-        "median": number(one["posterior_median"]),
-        "mean": number(one["posterior_mean"]),
-        "interval": interval,
-        **{name: number(one[name]) for name in names},
-    }
+    return {"sku": str(one["sku"].item()), **{name: number(one[name]) for name in names}}
 
 
-def _pairs(one: xr.Dataset, higher_is_better: bool) -> list[dict[str, Any]]:
+def _pairs(one: xr.Dataset, question: Question, metric: xr.DataArray) -> list[dict[str, Any]]:
     """Flip probability of each pair of SKUs that fit, the better by median first."""
+    higher_is_better = question.metric == "tokens_per_second"
     median = one["posterior_median"].values * (-1 if higher_is_better else 1)
     order = [int(i) for i in np.argsort(median, kind="stable") if np.isfinite(median[i])]
     names, flip, error = one["sku"].values, one["p_flip"].values, one["p_flip_mcse"].values
@@ -148,17 +171,49 @@ def _pairs(one: xr.Dataset, higher_is_better: bool) -> list[dict[str, Any]]:
             "worse": str(names[b]),
             "p_flip": float(flip[a, b]),
             "p_flip_mcse": float(error[a, b]),
+            **_break_even(question, metric.isel(sku=[a, b])),
         }
         for k, a in enumerate(order)
         for b in order[k + 1 :]
     ]
 
 
+def _break_even(question: Question, cost: xr.DataArray) -> dict[str, Any]:
+    """Price of the first SKU over that of the second at which both cost the same per token."""
+    if question.metric != "cost_per_million_tokens":
+        return {}
+    use = cost / price_draws(
+        question.prices, cost["sku"].values, cost, seed=question.seed
+    )  # hours of GPU
+    ratio = (use.isel(sku=1) / use.isel(sku=0)).values.ravel()
+    levels = [(1 - question.mass) / 2, 0.5, (1 + question.mass) / 2]
+    low, middle, high = np.quantile(ratio[np.isfinite(ratio)], levels)
+    interval = {"kind": "eti", "mass": question.mass, "low": float(low), "high": float(high)}
+    better, worse = (str(sku) for sku in cost["sku"].values)
+    ratio_of = {"of": better, "over": worse, "median": float(middle), "interval": interval}
+    return {"break_even_price_ratio": ratio_of}
+
+
+def _dominated_by(question: Question, time: xr.DataArray, one: xr.Dataset) -> list[dict[str, Any]]:
+    """Factors that the uncertainty between the choice and the next best comes from."""
+    median = one["posterior_median"].values
+    if question.metric == "tokens_per_second":
+        median = -median
+    best = [str(one["sku"].values[i]) for i in np.argsort(median)[:2] if np.isfinite(median[i])]
+    if len(best) < 2 or question.metric == "attention_time":
+        return []
+    pair = time.sel(sku=best)
+    metric = metric_of(question, pair.expand_dims("workload"))
+    ratio = metric.isel(workload=0, sku=0) / metric.isel(workload=0, sku=1)
+    flat = np.log(ratio.transpose("chain", "draw").values.ravel())
+    return dominant(flat, drivers(question, pair))
+
+
 def predicted(question: Question, time: xr.DataArray) -> Iterator[dict[str, Any]]:
     """Time of each SKU, whole and by operator, for each workload, as ``m2bayes predict --json``."""
     whole, parts = (
-        summary(metric_of(question, time), mass=question.mass),
-        summary(time, mass=question.mass),
+        _when_it_fits(metric_of(question, time), question.mass),
+        _when_it_fits(time, question.mass),
     )
     for i, workload in enumerate(time["workload"].values):
         skus = []
@@ -169,6 +224,16 @@ def predicted(question: Question, time: xr.DataArray) -> Iterator[dict[str, Any]
             ]
             skus.append({"sku": str(sku), **_interval(whole, (j, i), question.mass), "ops": ops})
         yield {"workload": str(workload), "skus": skus}
+
+
+def _when_it_fits(time: xr.DataArray, mass: float) -> dict[str, Any]:
+    """Median, mean and interval over the draws that are numbers, other dims kept."""
+    flat = time.transpose("chain", "draw", ...).values.reshape(-1, *time.shape[2:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of what is NaN in every draw
+        over = np.nanquantile if np.isnan(flat).any() else np.quantile
+        low, median, high = over(flat, [(1 - mass) / 2, 0.5, (1 + mass) / 2], axis=0)
+        return {"median": median, "mean": np.nanmean(flat, axis=0), "low": low, "high": high}
 
 
 def _interval(held: dict[str, Any], at: tuple[int, ...], mass: float) -> dict[str, Any]:

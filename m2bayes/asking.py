@@ -12,8 +12,9 @@ from m2bayes.database import Database, digest
 from m2bayes.errors import DataError, DatasheetError, UnknownNameError, WorkloadError
 from m2bayes.mechanism.power import lowest_limit
 from m2bayes.options import number
+from m2bayes.prices import Prices, read_prices
 from m2bayes.quantisation import computes_in, named
-from m2bayes.question import METRICS, PLANNED, Question, host_time, thinned
+from m2bayes.question import METRICS, Question, host_time, thinned
 from m2bayes.step import aligned
 from m2bayes.timings import Timing, read_timings
 from m2bayes.workload import Attention, Step, Workload, parse_workload
@@ -30,8 +31,8 @@ def ask(args: argparse.Namespace) -> Question:
     if args.posterior is None:
         args.posterior = f"step_{computes_in(args.dtype)}"
     metric = args.metric or _metric(database, args, workloads)
-    if metric not in (*METRICS, *PLANNED):  # before any file of draws is opened
-        raise UnknownNameError("metric", metric, [*METRICS, *PLANNED])
+    if metric not in METRICS:  # before any file of draws is opened
+        raise UnknownNameError("metric", metric, METRICS)
     parts = _parts(database, args.posterior, whole=metric != "gemm_time")
     for name in parts.values():
         _same_datasheets(database, args.sku, name)
@@ -54,24 +55,45 @@ def ask(args: argparse.Namespace) -> Question:
         threshold=args.threshold,
         parts=draws,
         graphs=not args.eager,
+        overlap=args.overlap,
         assembly=args.posterior,
         dtype=args.dtype,
         kv_dtype=args.kv_dtype,
+        prices=_prices(database, args.price, metric),
     )
     return _calibrate(question, database, args.calibrate) if args.calibrate else question
+
+
+def _prices(database: Database, texts: Sequence[str], metric: str) -> Prices:
+    """Prices given [USD/h], which a metric must have a use for."""
+    if texts and metric != "cost_per_million_tokens":
+        raise WorkloadError(
+            f"--price is of cost; metric {metric} has none: ask for "
+            "--metric cost_per_million_tokens"
+        )
+    return prices_of(database, texts)[0]
+
+
+def prices_of(database: Database, texts: Sequence[str]) -> tuple[Prices, str]:
+    """Prices given [USD/h], and name and date of the table that some are from."""
+
+    def full_name(name: str) -> str:
+        return str(database.sku_card(name)[0]["name"])
+
+    return read_prices(texts, database.root / "data" / "prices", full_name)
 
 
 def _metric(database: Database, args: argparse.Namespace, workloads: Sequence[Workload]) -> str:
     """Metric that is asked for when none is named."""
     if all(isinstance(w, Attention) for w in workloads):
         return "attention_time"
-    whole = args.posterior in database.assemblies() and args.regime == "served"
+    whole = database.is_assembly(args.posterior) and args.regime == "served"
     return "step_time" if whole and all(isinstance(w, Step) for w in workloads) else "gemm_time"
 
 
 def _parts(database: Database, name: str, *, whole: bool) -> dict[str, str]:
     """Posteriors that a name stands for, by part; of an assembly no more than is needed."""
-    if name not in database.assemblies():
+    if not database.is_assembly(name):
         return {"gemm": name}
     parts = database.assembly(name).parts
     return parts if whole else {"gemm": parts["gemm"]}

@@ -11,10 +11,11 @@ import xarray as xr
 
 from m2bayes import decision
 from m2bayes._random import labelled_rng
+from m2bayes.feasibility import feasible
 from m2bayes.gemm import gemm_shapes
 from m2bayes.operators import attention_cells, operators
 from m2bayes.predictive import predict
-from m2bayes.question import Question, feasible, metric_of, step_times
+from m2bayes.question import Question, metric_of, step_times
 from m2bayes.workload import Attention, Kernel, Step, Workload, gemm_cells
 
 TOKENS = (1, 16, 64, 256, 1024, 4096, 16384)  # M of cells beside those of the workloads

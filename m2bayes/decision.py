@@ -21,7 +21,7 @@ from xarray import DataArray, Dataset
 from m2bayes.errors import WorkloadError
 
 _BLOCK = 2**21  # numbers in one temporary array: 16 MB
-_NEGLIGIBLE = 0.01  # relative regret below which either SKU will do
+NEGLIGIBLE = 0.01  # relative regret below which either SKU will do
 _METRIC = {"posterior_median", "posterior_mean", "low", "high", "expected_regret"}
 _Arrays = dict[str, np.ndarray]  # (case, ...), (case, sku, ...) or (case, sku, sku)
 
@@ -381,10 +381,10 @@ def _decide(result: Dataset, threshold: float = 1.0) -> Dataset:
     fits = p.max(-1) > 0
     names = result["sku"].values.astype(str)[chosen[..., 0]]
     clear = np.take_along_axis(p, chosen, -1)[..., 0] >= threshold
-    either = np.take_along_axis(relative, chosen, -1)[..., 0] < _NEGLIGIBLE
+    either = np.take_along_axis(relative, chosen, -1)[..., 0] < NEGLIGIBLE
     says = np.where(clear, "clear", np.where(either, "either will do", "too close to call"))
     dims = result["p_best"].dims
-    result["contender"] = (dims, relative < _NEGLIGIBLE, {"units": "1"})
+    result["contender"] = (dims, relative < NEGLIGIBLE, {"units": "1"})
     result["choice"] = (dims[:-1], np.where(fits, names, ""), {"units": "1"})
     attrs = {"units": "1", "threshold": threshold}
     result["verdict"] = (dims[:-1], np.where(fits, says, "nothing fits"), attrs)
@@ -453,7 +453,7 @@ def contenders(metric: DataArray, *, higher_is_better: bool = False) -> DataArra
     array([ True,  True, False])
     """
     relative = expected_regret(metric, True, higher_is_better=higher_is_better)
-    return (relative < _NEGLIGIBLE).rename("contender").assign_attrs(units="1")
+    return (relative < NEGLIGIBLE).rename("contender").assign_attrs(units="1")
 
 
 def verdict(

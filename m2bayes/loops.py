@@ -21,6 +21,7 @@ from m2bayes.steady import Steady
 FULLEST = 0.999  # utilisation of prefill that a closed loop can reach
 LEAST = 1e-9  # share of the time that is left to decoding
 ROUNDS = 40  # of the fixed point of a closed loop
+ALONE, TOGETHER = 0.7, 1.4  # prompts that a step has room for: one by one, and in bulk beyond
 PASSES = 2  # over batch and prefill, each of which depends on the other
 
 
@@ -119,6 +120,7 @@ def open_loop(
         batch,
         (np.where(place, seen, 0.0).sum(-1), queue.p),
         (kingman_factor(arrival_scv, _answer_scv(held)) / gap, queue.wait),
+        queue.least,
         queue.rest,
         queue.chance,
         own,
@@ -173,6 +175,7 @@ def closed_loop(held: Replica, users: np.ndarray, highest: np.ndarray) -> Steady
         batch.astype(float),
         (zero, busy),
         (zero + 1, factor * shared / (1 - busy)),
+        zero,
         np.stack([decode, zero], axis=-1),
         np.stack([zero + 1, zero], axis=-1),
         own + waits[:, None],
@@ -225,6 +228,7 @@ class _Queue:
 
     p: np.ndarray
     wait: np.ndarray
+    least: np.ndarray
     rest: np.ndarray
     chance: np.ndarray  # dims (draw, kind), as is `rest`
     behind: np.ndarray  # prompts that queue when one has been read, on average [1]
@@ -238,7 +242,8 @@ def _prefill_queue(
     single = _one_by_one(held, rate, seen, arrival_scv)
     at = np.clip(np.round(batch), 1, np.maximum(held.limit, 1)).astype(int)
     room = held.room(at)
-    if not (room >= 1).any():
+    share = np.clip((room - ALONE) / (TOGETHER - ALONE), 0, 1)  # in between neither queue is right
+    if not share.any():
         return single
     unit = np.maximum(room / MOST, 1.0)  # prompts that count as one
     step = held.with_prompts(np.arange(STATES) * unit[:, None], at)
@@ -249,32 +254,44 @@ def _prefill_queue(
     several = _Queue(
         bulk.p,
         bulk.wait,
+        np.zeros_like(rate),
         np.stack([decoding, np.where(np.isfinite(bulk.met), bulk.met, 0)], axis=-1),
         (1 - idle)[:, None] * np.stack([1 - bulk.reading, bulk.reading], axis=-1),
         np.zeros_like(rate),
         np.where(np.isfinite(bulk.step), scale, single.scale),
     )
-    return _Queue(
-        *(
-            np.where((room >= 1).reshape(-1, *[1] * (b.ndim - 1)), a, b)
-            for a, b in zip(vars(several).values(), vars(single).values(), strict=True)
-        )
-    )
+    pairs = zip(vars(several).values(), vars(single).values(), strict=True)
+    return _Queue(*(_blend(share, a, b) for a, b in pairs))
+
+
+def _blend(share: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Share of the first, and the rest of the second, dims kept; either alone may be infinite."""
+    part = share.reshape(-1, *[1] * (first.ndim - 1))
+    both = np.where(part > 0, part, 0) * np.where(part > 0, first, 0)
+    return both + np.where(part < 1, (1 - part) * np.where(part < 1, second, 0), 0)
 
 
 def _one_by_one(held: Replica, rate: np.ndarray, seen: np.ndarray, arrival_scv: float) -> _Queue:
-    """M/G/1 queue of prompts that fill one step or more."""
+    """M/G/1 queue of prompts that fill one step or more.
+
+    Who waits starts amid a step, at any place, so that its own end is rounded up to the end of a
+    step: half a step later, on average.
+    """
     shared, own = (np.einsum("dn,dkn->dk", seen, held.capped(t)) for t in (held.shared, held.own))
     mean = shared @ held.weight
     busy = np.minimum(rate * mean, 1 - LEAST)
     late = kingman_factor(arrival_scv, scv(shared, held.weight)) / (1 - busy)
     reading = np.minimum(rate * (own @ held.weight), 1.0)
+    room = np.minimum(held.room((seen * held.batches).sum(-1)), 1)
+    rounding = np.maximum(mean * (1 + room / 2) - own @ held.weight, 0)
     busy_decoding = 1 - seen[:, 0]
     decoding = (seen * held.capped(held.decode)).sum(-1) / np.maximum(busy_decoding, TINY)
     zero = np.zeros_like(rate)
+    waits = np.maximum(busy, reading)  # the last step of a prompt, too, must end
     return _Queue(
-        busy,
-        late * mean,
+        np.minimum(waits, 1 - LEAST),
+        busy * late * mean / np.maximum(waits, TINY),
+        rounding,
         np.stack([decoding, zero], axis=-1),
         np.stack([(1 - reading) * busy_decoding, zero], axis=-1),
         busy * (1 + busy * late),

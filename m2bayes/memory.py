@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import xarray as xr
 
 from m2bayes._random import labelled_rng
@@ -23,6 +22,7 @@ RESERVE = (0.0, 6e9)
 # Probability that the cache of an 8-bit LLM stays in 16 bit: the default of vLLM and SGLang
 # (kv_cache_dtype auto); TensorRT-LLM's recipes of 8-bit checkpoints quantise the cache too.
 P_WIDE_CACHE = 0.75
+NARROW = "fp8"  # type of a cache in 8 bits
 SETTLED = 0.05  # probability of fitting from which, either way, it is taken for granted
 
 
@@ -78,9 +78,9 @@ def memory_left(
     rng = labelled_rng(seed, "memory reserve")
     reserve = xr.DataArray(rng.uniform(*RESERVE, size=sizes), coords, ("chain", "draw"))
     tokens = xr.full_like(reserve, token)
-    if kv_dtype is None and DTYPE_BYTES[dtype] < DTYPE_BYTES[wide]:
+    if kv_dtype is None and DTYPE_BYTES[dtype] == DTYPE_BYTES[NARROW]:
         narrow = labelled_rng(seed, "type of the cache").random(sizes) > P_WIDE_CACHE
-        tokens = tokens.where(~narrow, kv_bytes_per_token(llm, tp=tp, dtype=dtype))
+        tokens = tokens.where(~narrow, kv_bytes_per_token(llm, tp=tp, dtype=NARROW))
     memory = datasheets["memory"].reset_coords(drop=True)
     left = (ENGINE_SHARE * memory - held - reserve).transpose("chain", "draw", "sku")
     found = {
@@ -88,7 +88,7 @@ def memory_left(
         "reserve": reserve,
         "memory_left": left,
         "kv_bytes_per_token": tokens,
-        "kv_tokens": (np.maximum(left, 0) / tokens).transpose("chain", "draw", "sku"),
+        "kv_tokens": (left.clip(min=0) / tokens).transpose("chain", "draw", "sku"),
     }
     units = dict.fromkeys(found, "byte") | {"kv_tokens": "token"}
     return xr.Dataset({k: v.assign_attrs(units=units[k]) for k, v in found.items()})
@@ -115,10 +115,10 @@ def sequences(left: xr.Dataset, tokens: float) -> xr.DataArray:
     >>> sequences(left, 50).values
     array([[[1., 2.]]])
     """
-    return np.floor(left["kv_tokens"] / tokens).assign_attrs(units="1")
+    return (left["kv_tokens"] // tokens).assign_attrs(units="1")
 
 
-def fits(left: xr.Dataset, tokens: float) -> xr.DataArray:
+def fits(left: xr.Dataset, tokens: float | xr.DataArray) -> xr.DataArray:
     """Whether weights and a cache of so many tokens fit, as draws that a decision can use.
 
     Where the probability lies within `SETTLED` of 0 or 1, no or all draws fit: an engine's settings
@@ -128,12 +128,12 @@ def fits(left: xr.Dataset, tokens: float) -> xr.DataArray:
     ----------
     left : Dataset, dims (chain, draw, sku)
         From `memory_left` [byte].
-    tokens : float
+    tokens : float or DataArray, dims (workload,)
         Cached at the end of the step, all sequences together [token].
 
     Returns
     -------
-    DataArray of bool, dims (chain, draw, sku)
+    DataArray of bool, dims (chain, draw, sku[, workload])
         Whether it fits [1].
     """
     room = (left["memory_left"] >= 0) & (left["kv_tokens"] >= tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -197,7 +197,7 @@ def _quantile_groups(table: np.ndarray, column: int) -> list[np.ndarray]:
     return [ordered[group == k] for k in range(CLASSES) if (group == k).any()]
 
 
-def _dataset(rows: list[tuple[float, ...]]) -> xr.Dataset:
+def _dataset(rows: Sequence[tuple[float, ...]]) -> xr.Dataset:
     prompt, answer, weight = np.array(rows, dtype=float).T
     return xr.Dataset(
         {

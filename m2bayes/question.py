@@ -16,10 +16,11 @@ from m2bayes.kernels import unit_sheets
 from m2bayes.llm import LLM
 from m2bayes.operators import HEAD, attention_cells, operators
 from m2bayes.predictive import backends, law_of, predict
+from m2bayes.prices import Prices, price_draws, require
 from m2bayes.quantisation import FORMATS, computes_in, of_dtype
 from m2bayes.step import PARTS, capped_share, operator_times, spaced
 from m2bayes.timings import Timing
-from m2bayes.workload import Attention, Step, Workload, gemm_cells, resident_bytes
+from m2bayes.workload import Attention, Step, Workload, gemm_cells
 
 # metric -> units
 METRICS = {
@@ -29,9 +30,9 @@ METRICS = {
     "tpot": "s",
     "ttft": "s",
     "tokens_per_second": "token/s",
+    "cost_per_million_tokens": "USD/Mtoken",
 }
 KINDS = {"tpot": ("decode", "mixed"), "ttft": ("prefill",)}  # of steps that a metric is made for
-PLANNED = ("cost_per_million_tokens",)
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Question:
         The other posteriors of a whole step, see `m2bayes.step.PARTS`; with as many draws.
     graphs : bool
         Whether the engine captures CUDA graphs.
+    overlap : bool
+        Whether its host works one step ahead.
     calibration : mapping of Calibration
         Host time of each SKU whose steps were timed.
     assembly : str
@@ -69,6 +72,8 @@ class Question:
         the posterior.
     kv_dtype : str or None
         Of the KV cache, see `m2bayes.narrow.narrow_cache`.
+    prices : mapping
+        Lowest and highest price of each SKU [USD/h], see `m2bayes.prices`.
     """
 
     posterior: xr.Dataset
@@ -84,16 +89,18 @@ class Question:
     threshold: float = 0.9
     parts: Mapping[str, xr.Dataset] = field(default_factory=dict)
     graphs: bool = True
+    overlap: bool = False
     calibration: Mapping[str, Calibration] = field(default_factory=dict)
     assembly: str = ""
     dtype: str = ""
     kv_dtype: str | None = None
+    prices: Prices = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.metric in PLANNED:
-            raise WorkloadError(f"metric {self.metric} is planned; use {', '.join(METRICS)}")
         if self.metric not in METRICS:
-            raise UnknownNameError("metric", self.metric, [*METRICS, *PLANNED])
+            raise UnknownNameError("metric", self.metric, METRICS)
+        if self.metric == "cost_per_million_tokens":
+            require(self.prices, [str(sku) for sku in self.datasheets["sku"].values])
         if self.whole and not set(PARTS[1:]) <= set(self.parts):
             raise WorkloadError(
                 f"metric {self.metric} needs more than GEMM times, which is all that posterior "
@@ -105,8 +112,9 @@ class Question:
                 "served step"
             )
         self._check_dtype()
-        if not self.graphs and not self.whole:
-            raise WorkloadError(f"--eager is of whole steps; metric {self.metric} is not")
+        if (not self.graphs or self.overlap) and not self.whole:
+            option = "--overlap" if self.graphs else "--eager"
+            raise WorkloadError(f"{option} is of whole steps; metric {self.metric} is not")
         if "power_cap" in self.datasheets and self.regime != "served":
             raise WorkloadError(f"--power-limit is of served work; regime {self.regime} is not")
         self._check_workloads()
@@ -227,6 +235,7 @@ def step_times(question: Question, steps: Sequence[Workload], *, noise: int = 0)
             tp=question.tp,
             backend=question.backend,
             graphs=question.graphs,
+            overlap=question.overlap,
             dtype=question.form,
             kv_dtype=question.kv_dtype,
             noise=noise,
@@ -291,36 +300,17 @@ def calibrated(question: Question, time: xr.DataArray) -> xr.DataArray:
 def metric_of(question: Question, time: xr.DataArray) -> xr.DataArray:
     """Joint draws of the metric, dims (chain, draw, sku, workload), from operator times [s]."""
     whole = time.sum("op", skipna=False)
-    if question.metric != "tokens_per_second":
+    if question.metric not in ("tokens_per_second", "cost_per_million_tokens"):
         return whole.assign_attrs(units=METRICS[question.metric])
     steps = question.steps(time["workload"])
     tokens = [step.new_tokens if isinstance(step, Step) else np.nan for step in steps]
     rate = xr.DataArray(tokens, dims="workload", coords={"workload": time["workload"]}) / whole
+    if question.metric == "cost_per_million_tokens":
+        hourly = question.tp * price_draws(
+            question.prices, whole["sku"].values, whole, seed=question.seed
+        )
+        rate = 1e6 * hourly / (3600 * rate)
     return rate.transpose(*whole.dims).assign_attrs(units=METRICS[question.metric])
-
-
-def feasible(question: Question, steps: Sequence[Workload]) -> np.ndarray:
-    """Why a step does not fit into a SKU's memory, or "" where it does, dims (sku, workload)."""
-    sheets, reasons = question.datasheets, []
-    for step in steps:
-        if not isinstance(step, Step) or question.llm is None:
-            reasons.append([""] * sheets.sizes["sku"])
-            continue
-        need = resident_bytes(
-            question.llm, step, tp=question.tp, dtype=question.form, kv_dtype=question.kv_dtype
-        )
-        reasons.append(
-            [
-                ""
-                if need <= memory
-                else f"does not fit: weights and KV cache need {need / 1e9:.1f} GB a GPU, "
-                f"the memory is {memory / 1e9:.0f} GB; raise --tp or shrink the batch"
-                for memory in sheets["memory"].values
-            ]
-        )
-    held = np.array(reasons, dtype=object).T
-    lacking = without_rate(question)
-    return np.where(lacking[:, None] != "", lacking[:, None], held)
 
 
 def without_rate(question: Question) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 TINY = 1e-300
+LONG = 1e100  # [s] stands for an endless wait
 
 
 def in_system(arrivals: Any, completions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -133,7 +134,7 @@ def waits_tail(time: Any, p: tuple[Any, Any], mean: tuple[Any, Any]) -> np.ndarr
     """
     time = np.asarray(time, float)
     t = np.maximum(time, 0.0)
-    a, b = (np.maximum(np.asarray(m, float), TINY) for m in mean)
+    a, b = (np.clip(np.asarray(m, float), TINY, LONG) for m in mean)
     b = np.where(np.abs(a - b) < 1e-9 * a, b * (1 - 1e-6), b)  # the closed form divides by a - b
     first, second = np.exp(-t / a), np.exp(-t / b)
     both = (a * first - b * second) / (a - b)

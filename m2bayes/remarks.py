@@ -34,8 +34,7 @@ def remarks(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[s
     left_out = _left_out(question, results)
     if left_out:
         yield left_out
-    if question.llm is not None:
-        yield "fits counts weights and KV cache alone; engines need 5 to 15 % of the memory besides"
+    yield from _cache_binds(question, results)
     reasons = {
         sku["reason"] for e in results for sku in e["skus"] if sku["extrapolating"] and sku["fits"]
     }
@@ -43,6 +42,22 @@ def remarks(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[s
         yield f"* extrapolating: {reason}"
     if any(sku["basis"] != "measured" for e in results for sku in e["skus"]):
         yield "basis: architecture or population means that nobody measured the SKU itself"
+
+
+def _cache_binds(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Say which batches no KV cache holds: times at such a batch rank nothing."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for entry in results:
+        for sku in entry["skus"]:
+            held = sku.get("sequences")
+            if held and held["median"] < held["asked"] and sku["sku"] not in found:
+                found[sku["sku"]] = (entry["workload"], held)
+    for sku, (workload, held) in found.items():
+        yield (
+            f"the KV cache binds at {workload}: {sku} holds {held['median']:.0f} "
+            f"({held['low']:.0f} to {held['high']:.0f}) of {held['asked']} sequences, and the "
+            "others wait, which no time of a step shows; m2bayes plan ranks by what is served"
+        )
 
 
 def _left_out(question: Question, results: Sequence[dict[str, Any]]) -> str:

@@ -208,7 +208,7 @@ def _prefill(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`own`, `added` and `shared` of `Replica` at every batch [s], dims (draw, request, batch)."""
     grid = _grid(batches)
-    tokens, prefix, count, at, group = [], [], [], [], []
+    tokens, prefix, count, at, group = (list[float]() for _ in range(5))
     prompts = mix["input_tokens"].values
     for k, prompt in enumerate(prompts):
         for g, batch in enumerate(grid):
@@ -219,19 +219,18 @@ def _prefill(
                 count += [times_over, times_over * size / room]
                 at += [batch, batch]
                 group += [(k * len(grid) + g) * 2, (k * len(grid) + g) * 2 + 1]
-    size, before, batch = (np.asarray(v, float) for v in (tokens, prefix, at))
-    decoding = np.where(batch > 0, times.decode_time(np.maximum(batch, 1), context), 0.0)
+    sizes, before, beside = (np.asarray(v, float) for v in (tokens, prefix, at))
+    context_of = np.full(sizes.shape, context)
+    decoding = np.where(beside > 0, times.decode_time(np.maximum(beside, 1), context_of), 0.0)
     step = np.where(
-        batch > 0,
-        times.mixed_time(*np.broadcast_arrays(size, np.maximum(batch, 1), context, before)),
-        times.prefill_time(size, before),
+        beside > 0,
+        times.mixed_time(sizes, np.maximum(beside, 1), context_of, before),
+        times.prefill_time(sizes, before),
     )
     step = np.maximum(step, decoding)
-    weights, groups = np.asarray(count, float), np.asarray(group)
-    total = len(prompts) * len(grid) * 2
-    out = [np.zeros((step.shape[0], total)) for _ in range(2)]
-    for summed, values in zip(out, (step, step - decoding), strict=True):
-        np.add.at(summed, (slice(None), groups), values * weights)
+    one_hot = np.zeros((len(sizes), len(prompts) * len(grid) * 2))
+    one_hot[np.arange(len(sizes)), np.asarray(group, int)] = count
+    out = step @ one_hot, (step - decoding) @ one_hot
     own = out[0].reshape(-1, len(prompts), len(grid), 2)
     added = out[1].reshape(-1, len(prompts), len(grid), 2)
     added[:, :, 0] = added[:, :, 1]  # nothing decodes that could wait

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from m2bayes._spec import Step
 from m2bayes.errors import UnknownNameError
 from m2bayes.gemm import gemm_shapes, kv_heads_per_gpu
 from m2bayes.llm import LLM
@@ -86,49 +85,6 @@ def kv_bytes_per_token(llm: LLM, *, tp: int = 1, dtype: str = "bf16") -> float:
     (120.0, 60.0)
     """
     return 2 * llm.layers * kv_heads_per_gpu(llm, tp) * llm.head_dim * _width(dtype)
-
-
-def resident_bytes(
-    llm: LLM, step: Step, *, tp: int = 1, dtype: str = "bf16", kv_dtype: str | None = None
-) -> float:
-    """Weights and KV cache on one of `tp` GPUs at the end of a step; more than this cannot fit.
-
-    Activations, workspace and the engine's own memory come on top (some 5 to 15 % of a GPU).
-
-    Parameters
-    ----------
-    llm : LLM
-        Shape of the LLM.
-    step : Step
-        The batch; its cached and its new tokens count [token].
-    tp : int
-        GPUs that share the LLM [1].
-    dtype, kv_dtype : str
-        Types of the weights and of the cache, keys of `DTYPE_BYTES`. The cache follows `dtype`,
-        but stays in 16 bit if that is narrower, as served engines do unless told otherwise.
-
-    Returns
-    -------
-    float
-        Resident memory [byte], no dims.
-
-    Raises
-    ------
-    WorkloadError, UnknownNameError
-        If `tp` does not fit the LLM; if a type is unknown.
-
-    Examples
-    --------
-    >>> llm = LLM(name="tiny", layers=3, hidden=8, heads=4, kv_heads=2, head_dim=5,
-    ...           intermediate=16, gated=True, vocab=10, tied_embeddings=True, max_context=32)
-    >>> resident_bytes(llm, Step("decode", batch=2, context=9)) - weight_bytes(llm)
-    2400.0
-    """
-    if kv_dtype is None:
-        kv_dtype = dtype if _width(dtype) > DTYPE_BYTES["bf16"] else "bf16"
-    tokens = step.cached_tokens + step.new_tokens
-    cache = tokens * kv_bytes_per_token(llm, tp=tp, dtype=kv_dtype)
-    return weight_bytes(llm, tp=tp, dtype=dtype) + cache
 
 
 def _width(dtype: str) -> float:

@@ -28,6 +28,8 @@ class Steady:
         Mean sequences that decode [1].
     wait, mean_wait : tuple of two ndarray, dims (draw,)
         Probability to wait for a place, and for prefill [1]; mean of those who wait [s].
+    least : ndarray, dims (draw,)
+        How long who waits for prefill waits at least, on top of that mean [s].
     rest, chance : ndarray, dims (draw, kind)
         Lengths of the step under way, of which a uniform share is left [s]: without prompts, with
         some; and the chance to meet each [1], else the server is idle or the queue counts it.
@@ -46,6 +48,7 @@ class Steady:
     batch: np.ndarray
     wait: tuple[np.ndarray, np.ndarray]
     mean_wait: tuple[np.ndarray, np.ndarray]
+    least: np.ndarray
     rest: np.ndarray
     chance: np.ndarray
     own: np.ndarray
@@ -67,9 +70,10 @@ class Steady:
         rest = (self.rest[..., None] * NODES).reshape(len(idle), -1)
         rest = np.concatenate([np.zeros_like(idle), rest], axis=-1)[:, None, :]
         left = time[:, None, None] - self.own[..., None] - rest
-        p = [w[:, None, None] for w in self.wait]
-        mean = [w[:, None, None] for w in self.mean_wait]
-        late = waits_tail(left, (p[0], p[1]), (mean[0], mean[1]))
+        place, queue = (w[:, None, None] for w in self.wait)
+        mean = self.mean_wait[0][:, None, None], self.mean_wait[1][:, None, None]
+        waited = waits_tail(left - self.least[:, None, None], (place, 1.0), mean)
+        late = (1 - queue) * waits_tail(left, (place, 0.0), mean) + queue * waited
         tail = np.einsum("dkn,dn,k->d", late, chance, self.replica.weight)
         return np.where(self.utilisation < 1, tail, 1.0)
 
@@ -93,7 +97,7 @@ class Steady:
     def ttft(self, level: float) -> np.ndarray:
         """TTFT that a share `level` [1] of the requests keep to [s], dims (draw,)."""
         start = self.own.min(-1)
-        end = self.own.max(-1) + self.rest.max(-1) + self.mean_wait[0] + self.mean_wait[1]
+        end = self.own.max(-1) + self.rest.max(-1) + sum(self.mean_wait) + self.least
         end = np.where(np.isfinite(end), end, start + 1)
         return quantile(self.ttft_tail, level, start, end)
 
@@ -106,6 +110,7 @@ class Steady:
 
     def mean_ttft(self) -> np.ndarray:
         """Mean TTFT over requests [s], dims (draw,); infinite where saturated."""
-        waits = sum(p * mean for p, mean in zip(self.wait, self.mean_wait, strict=True))
+        means = self.mean_wait[0], self.mean_wait[1] + self.least
+        waits = sum(p * mean for p, mean in zip(self.wait, means, strict=True))
         mean = waits + (self.rest * self.chance).sum(-1) / 2 + self.own @ self.replica.weight
         return np.where(self.utilisation < 1, mean, np.inf)

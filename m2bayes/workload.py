@@ -8,7 +8,7 @@ from typing import Any
 
 from m2bayes._spec import Attention, Kernel, Step, Workload, build, fail, form_of
 from m2bayes.gemm import gemm_cells
-from m2bayes.residency import DTYPE_BYTES, kv_bytes_per_token, resident_bytes, weight_bytes
+from m2bayes.residency import DTYPE_BYTES, kv_bytes_per_token, weight_bytes
 
 __all__ = [
     "DTYPE_BYTES",
@@ -21,7 +21,6 @@ __all__ = [
     "parse_workload",
     "read_workload_rows",
     "read_workload_toml",
-    "resident_bytes",
     "weight_bytes",
 ]
 

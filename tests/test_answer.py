@@ -10,10 +10,12 @@ import xarray as xr
 from m2bayes import answer
 from m2bayes.answer import answers, number, predicted, ranked
 from m2bayes.errors import InfeasibleError, UnknownNameError, WorkloadError
+from m2bayes.feasibility import feasible, room
 from m2bayes.llm import LLM
+from m2bayes.memory import ENGINE_SHARE, RESERVE, cached_after
 from m2bayes.predictive import predict, summary
-from m2bayes.question import METRICS, PLANNED, Question, extrapolates, feasible, thinned
-from m2bayes.workload import gemm_cells, parse_workload, resident_bytes
+from m2bayes.question import METRICS, Question, extrapolates, thinned
+from m2bayes.workload import gemm_cells, kv_bytes_per_token, parse_workload, weight_bytes
 
 SKUS = ["H200-141GB-SXM", "L4-24GB-PCIe", "A100-80GB-SXM"]
 SPECS = [
@@ -74,10 +76,9 @@ def test_a_number_becomes_a_plain_float(value):
 # --- the question ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("metric", PLANNED)
-def test_a_planned_metric_says_what_is_predicted_instead(question, metric):
-    with pytest.raises(WorkloadError, match=r"is planned; use step_time, gemm_time"):
-        asked(question, metric=metric)
+def test_cost_needs_the_price_of_every_sku(question):
+    with pytest.raises(WorkloadError, match=r"price of L4-24GB-PCIe: give --price L4-24GB-PCIe="):
+        asked(question, metric="cost_per_million_tokens", prices={SKUS[0]: (1.0, 2.0)})
 
 
 @pytest.mark.parametrize("metric", ["step_time", "tpot", "ttft", "tokens_per_second"])
@@ -198,7 +199,7 @@ def test_times_are_calls_times_kernel_times_summed_draw_by_draw(question):
     for i, entry in enumerate(answers(question, predicted)):
         for sku, held in by_sku(entry).items():
             at = (SKUS.index(sku), i)
-            if held["fits"]:
+            if held["p_fits"] == 1:
                 assert held["median"] == pytest.approx(expected["median"][at], rel=1e-12)
                 assert held["interval"]["low"] == pytest.approx(expected["low"][at], rel=1e-12)
 
@@ -274,15 +275,35 @@ def test_skus_are_sorted_by_median_with_those_that_do_not_fit_last(question, dat
     assert len(entry["pairs"]) == 1
 
 
-def test_memory_decides_to_the_byte(question, llm):
+@pytest.mark.parametrize(("spare", "p_fits"), [(RESERVE[0], 0), (RESERVE[1], 1)])
+def test_memory_decides_to_the_byte_but_for_the_reserve(question, llm, spare, p_fits):
     step = question.workloads[0]
-    need = resident_bytes(llm, step)
+    need = weight_bytes(llm) + cached_after(step) * kv_bytes_per_token(llm)
     sheets = question.datasheets
-    for memory, fits in ((need, True), (np.nextafter(need, 0), False)):
-        sheet = sheets.assign(memory=xr.full_like(sheets["memory"], memory))
-        reasons = feasible(asked(question, datasheets=sheet), [step])
-        assert reasons.shape == (3, 1)
-        assert ((reasons == "") == fits).all()
+    memory = (need + spare) / ENGINE_SHARE
+    sheet = sheets.assign(memory=xr.full_like(sheets["memory"], memory))
+    tight = asked(question, datasheets=sheet)
+    assert room(tight, [step]).mean() == p_fits
+    reasons = feasible(tight, [step])
+    assert reasons.shape == (3, 1)
+    assert ((reasons == "") == bool(p_fits)).all()
+
+
+def test_an_uncertain_fit_is_one_draw_by_draw(question, llm):
+    step = question.workloads[0]
+    need = weight_bytes(llm) + cached_after(step) * kv_bytes_per_token(llm)
+    middle = (need + sum(RESERVE) / 2) / ENGINE_SHARE
+    sheet = question.datasheets
+    sheet = sheet.assign(memory=xr.where(sheet["sku"] == SKUS[0], middle, sheet["memory"]))
+    one = asked(question, datasheets=sheet, workloads=[step])
+    (entry,) = answers(one, ranked)
+    held = by_sku(entry)[SKUS[0]]
+    assert held["fits"]
+    assert 0.3 < held["p_fits"] < 0.7
+    assert held["p_best"] <= held["p_fits"]
+    assert f"fits with probability {held['p_fits']:.2f}" in held["reason"]
+    (entry,) = answers(one, predicted)
+    assert by_sku(entry)[SKUS[0]]["median"] > 0
 
 
 def test_a_kernel_always_fits(question):
@@ -369,8 +390,8 @@ def test_sharing_the_llm_changes_shapes_and_memory(question, database):
 
 def test_every_metric_has_a_unit():
     times = ("step_time", "gemm_time", "attention_time", "tpot", "ttft")
-    assert dict.fromkeys(times, "s") | {"tokens_per_second": "token/s"} == METRICS
-    assert not set(METRICS) & set(PLANNED)
+    others = {"tokens_per_second": "token/s", "cost_per_million_tokens": "USD/Mtoken"}
+    assert dict.fromkeys(times, "s") | others == METRICS
 
 
 def test_an_llm_longer_than_its_context_is_refused(question):

@@ -27,12 +27,15 @@ PACKAGE = ROOT / "m2bayes"
 LAYERS = [
     {"errors", "_math", "_random", "options._types"},
     {"options._question", "options.fitting", "options.importing"},
-    {"options.asking", "options.judging", "options.listing"},
+    {"options.asking", "options.judging", "options.listing", "options.plan"},
     {"options"},
     {"_ranks"},
     {"_families", "_files", "_spec", "datasheet", "decision", "score", "discrepancy", "calibrate"},
-    {"scheduler"},
-    {"simulate"},
+    {"scheduler", "queueing", "mix", "prices", "dominance", "bulk"},
+    {"simulate", "replica"},
+    {"steady"},
+    {"loops"},
+    {"serving"},
     {"quantisation"},
     {"mechanism", "mechanism.roofline", "mechanism.wave", "mechanism.clock", "mechanism.memory"},
     {"mechanism.gemm", "mechanism.attention", "mechanism.collective", "mechanism.host"},
@@ -52,12 +55,16 @@ LAYERS = [
     {"importers.formats", "floors", "tails", "disagreement"},
     {"importing", "measure", "keeping"},
     {"question", "inputs", "linting", "output", "cuda"},
+    {"feasibility", "drivers"},
     {"answer", "tables", "crossover", "asking", "bottleneck", "surface"},
-    {"posterior", "remarks", "catalogue"},
+    {"posterior", "remarks", "catalogue", "plan", "planned"},
+    {"sizing", "simulated"},
+    {"fleet"},
     {"leaveout", "sbc"},
     {"evaluate", "suites._designs", "suites._density", "suites._ladder"},
     {"checking", "suites._grid", "suites._steps", "suites._forest", "suites.rivals"},
-    {"suites.gemm_fp8", "suites.served_e2e"},
+    {"suites.gemm_fp8", "suites._scalars"},
+    {"suites.served_e2e"},
     {"suites.gemm_cells", "suites.gemm_transfer", "suites.clock", "suites.eta", "suites.attention"},
     {
         "suites.ranking",
@@ -72,7 +79,7 @@ LAYERS = [
         "suites.prior",
         "suites.attention_transfer",
     },
-    {"suites._waits"},
+    {"suites._waits", "suites._adjusted"},
     {"suites._queue"},
     {"suites.qlm"},
     {"suites.served", "suites._profiles"},
@@ -89,7 +96,7 @@ LAYERS = [
     {"commands._shared"},
     {"commands.report"},
     {"commands.asking", "commands.fitting", "commands.importing", "commands.judging"},
-    {"commands.linting", "commands.listing", "commands.measuring"},
+    {"commands.linting", "commands.listing", "commands.measuring", "commands.plan"},
     {"commands"},
     {"cli"},
     {"__init__"},
@@ -160,6 +167,9 @@ LAZILY = {
     "commands._shared": {"rich"},
     "commands.asking": {"xarray"},
     "surface": {"scipy"},
+    "steady": {"scipy"},
+    "loops": {"scipy"},
+    "bulk": {"scipy"},
 }
 HEAVY = {"pymc", "pytensor", "arviz", "arviz_base", "arviz_stats", "arviz_plots", "nutpie"}
 HEAVY |= {"numba", "matplotlib", "scipy"}
@@ -271,7 +281,7 @@ def test_only_database_opens_files_of_the_database():
     found = {
         n for n, p in MODULES.items() if opening.search(re.sub(r"os\.open", "", p.read_text()))
     }
-    outside = {"outside", "traces", "timings", "importers._rows", "requests"}
+    outside = {"outside", "traces", "timings", "mix", "importers._rows", "requests"}
     assert found == {"_files", "database", *outside}
 
 
@@ -466,7 +476,7 @@ NO_DIMS_OR_UNIT = {
     "_math.smooth_maximum": "elementwise on whatever it is given; keeps the unit of its arguments",
     "mechanism.clock.power_load": "elementwise: dims are those of its argument",
     "question.thinned": "hands back its argument with fewer draws",
-    "question.feasible": "returns sentences",
+    "feasibility.feasible": "returns sentences",
     "question.rests_on": "returns labels",
     "question.Question.steps": "returns workloads",
     "answer.ranked": "returns the dict of the JSON contract, whose head holds the unit",

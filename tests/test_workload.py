@@ -25,7 +25,6 @@ from m2bayes.workload import (
     parse_workload,
     read_workload_rows,
     read_workload_toml,
-    resident_bytes,
     weight_bytes,
 )
 
@@ -537,22 +536,6 @@ def test_kv_cache_of_one_token_in_16_bit():
 def test_in_8_bit_the_tables_stay_in_16():
     tables = 2 * LLAMA.vocab * LLAMA.hidden
     assert weight_bytes(LLAMA, dtype="fp8") == (weight_bytes(LLAMA) - 2 * tables) / 2 + 2 * tables
-
-
-def test_resident_bytes_are_weights_and_the_cache_at_the_end_of_the_step():
-    weights = weight_bytes(LLAMA, tp=2)
-    mixed = Step("mixed", prefill=512, batch=64, context=2048)
-    for step, tokens in ((DECODE, 64 * 2049), (mixed, 64 * 2049 + 512)):
-        assert resident_bytes(LLAMA, step, tp=2) == weights + tokens * 131072 / 2
-    prefill = Step("prefill", tokens=4096, context=100)
-    assert resident_bytes(LLAMA, prefill, tp=2) == weights + 4196 * 131072 / 2
-
-
-def test_the_cache_stays_in_16_bit_unless_told_otherwise():
-    weights = weight_bytes(LLAMA, dtype="fp8")
-    cache = 64 * 2049 * 131072
-    assert resident_bytes(LLAMA, DECODE, dtype="fp8") == weights + cache
-    assert resident_bytes(LLAMA, DECODE, dtype="fp8", kv_dtype="fp8") == weights + cache / 2
 
 
 def test_an_unknown_dtype_lists_the_closest():

@@ -44,13 +44,28 @@ def question(command: argparse.ArgumentParser) -> None:
         "--metric",
         help="step_time (default), gemm_time (the four projections of all layers, and the default "
         "of gemm: and of --regime benchmark), attention_time (default of attention:), tpot, ttft "
-        "(idle server), tokens_per_second",
+        "(idle server), tokens_per_second, cost_per_million_tokens (needs --price)",
     )
     add("--tp", type=whole, default=1, metavar="N", help="GPUs that share the LLM (default 1)")
+    formats(command)
+    add(
+        "--regime",
+        choices=["served", "benchmark"],
+        default="served",
+        help="served: cold weights, settled clock (default); benchmark: as kernel tables are taken",
+    )
+    price(command)
+    engine(command)
+    judging(command)
+
+
+def formats(command: argparse.ArgumentParser) -> None:
+    """Add the formats of weights and cache, and whose kernels run."""
+    add = command.add_argument
     add(
         "--dtype",
         default="bf16",
-        help="of weights and activations: bf16 (default), fp8, or w4a16 (4-bit weights; prior only)",
+        help="of weights and activations: bf16 (default), fp8, w4a16 (4-bit weights; prior only)",
     )
     add(
         "--kv-dtype",
@@ -59,17 +74,15 @@ def question(command: argparse.ArgumentParser) -> None:
         "the draws)",
     )
     add(
-        "--regime",
-        choices=["served", "benchmark"],
-        default="served",
-        help="served: cold weights, settled clock (default); benchmark: as kernel tables are taken",
-    )
-    add(
         "--backend",
         default="any",
         help="sglang, trtllm, vllm, or any (default): a build like them",
     )
-    engine(command)
+
+
+def judging(command: argparse.ArgumentParser, draws: int | None = None) -> None:
+    """Add what the posterior is, and from where on it is sure."""
+    add = command.add_argument
     add("--threshold", type=number, default=0.9, help="p_best of a clear verdict, 0.5 to 1 (0.9)")
     add("--mass", type=number, default=0.9, help="mass of the intervals, 0 to 1 (0.9)")
     add(
@@ -79,9 +92,26 @@ def question(command: argparse.ArgumentParser) -> None:
         help=f"default: {POSTERIOR}, or step_fp8 with --dtype fp8",
     )
     add(
-        "--draws", type=whole, metavar="N", help="joint draws to use (default: all that are stored)"
+        "--draws",
+        type=whole,
+        default=draws,
+        metavar="N",
+        help=f"joint draws to use (default: {draws or 'all that are stored'})",
     )
     add("--seed", type=whole, default=0)
+
+
+def price(command: argparse.ArgumentParser) -> None:
+    """Add the prices of GPUs."""
+    command.add_argument(
+        "--price",
+        type=text,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="SKU=USD",
+        help="of one GPU and hour: SKU=2.5, a range SKU=2.2-3, a .json table, or example (made up)",
+    )
 
 
 def engine(command: argparse.ArgumentParser) -> None:
@@ -91,6 +121,12 @@ def engine(command: argparse.ArgumentParser) -> None:
         "--eager",
         action="store_true",
         help="the engine launches from Python and captures no CUDA graphs",
+    )
+    add(
+        "--overlap",
+        action="store_true",
+        help="the engine's host prepares the next step while the GPU works (TensorRT-LLM, SGLang, "
+        "vLLM with asynchronous scheduling)",
     )
     add(
         "--calibrate",

@@ -1,0 +1,124 @@
+"""A plan as text: one line a fleet, and what a reader should know beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from m2bayes.tables import columns, seconds, share
+
+SHOWN = 0.05  # share of the variance from which a factor is named
+
+
+def plan_table(head: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Fleets, best first."""
+    users = head["rate"] is None
+    load = f"{head['concurrency']} in the system" if users else f"{head['rate']:g} requests/s"
+    targets = [
+        f"{name.upper()} ≤ {head[name]:g} s" for name in ("ttft", "tpot") if head[name] is not None
+    ]
+    level = f"{head['percentile']:g}"
+    title = (
+        f"{head['llm']}, {head['dtype']}: {load}, {_lengths(head)}\n"
+        f"{' and '.join(targets)} for {level} % of the requests, with probability "
+        f"{head['confidence']:g}\n"
+        f"posterior {head['posterior']}, {head['draws']} draws, seed {head['seed']}"
+    )
+    priced = any(row["cost_per_hour"] is not None for row in found["results"])
+    rows = [_row(row, f"p{level}", priced) for row in found["results"] if row["gpus"] is not None]
+    blocks = [title, _verdict(found)]
+    if rows:
+        blocks[-1] += f"\n{columns(rows, '  ')}"
+    others = [row for row in found["results"] if row["gpus"] is None]
+    if others:
+        text = (f"  {r['sku']} TP{r['tp']}: {r['verdict']}: {_bare(r)}" for r in others)
+        blocks.append("\n".join(text))
+    return "\n\n".join(blocks)
+
+
+def _bare(row: Mapping[str, Any]) -> str:
+    """Reason without the verdict, which stands before it."""
+    return str(row["reason"]).removeprefix(f"{row['verdict']}: ")
+
+
+def _lengths(head: Mapping[str, Any]) -> str:
+    requests = head["requests"]
+    if len(requests) == 1:
+        only = requests[0]
+        return f"{only['input_tokens']:.0f} tokens in, {only['output_tokens']:.0f} out"
+    total = {
+        k: sum(r[k] * r["weight"] for r in requests) for k in ("input_tokens", "output_tokens")
+    }
+    return (
+        f"{len(requests)} kinds of request, on average {total['input_tokens']:.0f} tokens in, "
+        f"{total['output_tokens']:.0f} out"
+    )
+
+
+def _row(row: Mapping[str, Any], level: str, priced: bool) -> dict[str, str]:
+    cost = {}
+    if priced:
+        cost = {"USD/h": f"{row['cost_per_hour']:.2f}", "USD/Mtoken": _short(row)}
+    return {
+        "SKU": row["sku"],
+        "TP": str(row["tp"]),
+        "GPUs": str(row["gpus"]),
+        **cost,
+        "P(SLO)": share(row["p_slo"]),
+        "P(saturated)": share(row["p_saturated"]),
+        f"TTFT {level}": _median(row["ttft"].get(level)),
+        f"TPOT {level}": _median(row["tpot"].get(level)),
+        "verdict": row["verdict"],
+    }
+
+
+def _short(row: Mapping[str, Any]) -> str:
+    return f"{row['cost_per_million_tokens']:.3g}"
+
+
+def _median(held: Mapping[str, Any] | None) -> str:
+    return "-" if held is None else seconds(held["median"])
+
+
+def _verdict(found: Mapping[str, Any]) -> str:
+    if found["choice"] is None:
+        return "no fleet keeps to the targets"
+    first = found["results"][0]
+    return f"{first['gpus']} × {first['sku']} at TP {first['tp']}: {found['verdict']}"
+
+
+def plan_remarks(head: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    """Say what a reader should know beside the table."""
+    rows = [row for row in found["results"] if row["gpus"] is not None]
+    if rows:
+        yield f"choice: {rows[0]['reason']}"
+    if head["rate"] is not None and rows:
+        yield (
+            "P(saturated): probability that more arrives than is served; "
+            + ", ".join(f"{r['sku']} TP{r['tp']} {r['p_saturated']:.3f}" for r in rows[:4])
+        )
+    refused = [f"{r['sku']} TP{r['tp']}" for r in rows if r["ttft"]["mean"] is None]
+    if refused and head["rate"] is not None:
+        yield (
+            f"no mean TTFT of {', '.join(refused)}: utilisation is above 0.95 with a probability "
+            "over 5 %, where a mean has no bound; quantiles are of the draws that are not saturated"
+        )
+    order = found["goodput_order"]
+    if order and len(order["options"]) > 1:
+        what = "goodput" if head["rate"] is not None else "requests within the targets"
+        yield (
+            f"{what} per GPU: {' > '.join(order['options'])} with probability "
+            f"{order['p_order']:.2f}"
+        )
+    named = [f for f in found["dominated_by"] if f["share"] >= SHOWN]
+    if named:
+        told = ", ".join(f"{f['factor']} of {f['sku']} ({share(f['share'])})" for f in named)
+        yield f"of the uncertainty between the first two most goes with {told}"
+    if head["prices"] is None:
+        yield "no prices: fleets are compared by their number of GPUs; give --price SKU=USD"
+    elif head["prices"] != "given":
+        yield f"prices: {head['prices']}"
+    yield (
+        "queues: M/M(n)/1 for the batch, prompts in bulk or M/G/1, corrected after Allen and "
+        "Cunneen; no prefix caching, no speculation; load split evenly"
+    )
