@@ -108,6 +108,7 @@ def test_quick_keeps_a_few_counts(outside, setting):
 def test_a_forest_never_sees_the_rows_it_is_judged_on(outside, setting):
     """Times of one fold are made absurd: its own predictions stay, those of the others move."""
     table = home_rows(setting, _profiles.PROJECTION)
+    table = table[table["llm"] == "one"].reset_index(drop=True)
     fold = _profiles.folds(table, 5, seed=0)
     wrong = table.assign(op_time=table["op_time"].where(fold != 2, 1.0))
     right, moved = (_forest.out_of_fold(t, fold, quick=True) for t in (table, wrong))
@@ -142,6 +143,7 @@ def test_the_grid_is_searched_by_whole_token_counts(outside, setting):
 
 def test_fewer_rows_make_a_worse_forest(outside, setting):
     table = home_rows(setting, _profiles.PROJECTION)
+    table = table[table["llm"] == "one"].reset_index(drop=True)
     fold = _profiles.folds(table, 5, seed=0)
     observed = table["op_time"].to_numpy()
     whole = _forest.out_of_fold(table, fold, quick=True)
