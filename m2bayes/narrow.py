@@ -82,7 +82,7 @@ def _cost(form: str, like: xr.DataArray, *, seed: int) -> xr.DataArray | float:
     ]
     coords = {d: like[d] for d in ("chain", "draw", "sku")}
     normal = xr.DataArray(np.stack(columns, axis=-1), coords, ("chain", "draw", "sku"))
-    return median * np.exp(spread * normal)
+    return normal.copy(data=median * np.exp(spread * normal.values))
 
 
 def narrow_cache(
@@ -189,7 +189,7 @@ def kv_cost(
         label = law.variant(cells, backend).ravel()[0]  # type: ignore[misc]
         units = unit_sheets(law, datasheets, [f"{sku}/{label}" for sku in skus])
         factor = with_skus(posterior, units, seed=seed)["kv_cost"].assign_coords(sku=skus)
-        spread = np.exp(by_sku(posterior, "log_sigma_cell", units, seed)).assign_coords(sku=skus)
+        spread = by_sku(posterior, "log_sigma_cell", units, seed).assign_coords(sku=skus)
         normal = [
             [
                 labelled_rng(seed, "kv", str(unit), str(w)).standard_normal(samples)
@@ -199,7 +199,7 @@ def kv_cost(
         ]
         coords = {"sku": skus, "workload": cells["workload"].values}
         noise = xr.DataArray(np.array(normal), coords, ("sku", "workload", "chain", "draw"))
-        return factor * np.exp(spread * noise)
+        return factor * np.exp(np.exp(spread) * noise)
 
     return cost
 

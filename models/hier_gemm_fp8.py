@@ -28,9 +28,7 @@ def build(data, datasheets):
             "eta_memory": frame.pooled(
                 "log_eta_memory", (-0.164, 0.06), architecture=0.05, sku=0.04, centred=("sku",)
             ),
-            "memory_latency": frame.pooled(
-                "log_memory_latency", (8.83, 0.2), architecture=0.2, sku=0.08, centred=("sku",)
-            ),
+            "memory_latency": frame.pooled("log_memory_latency", (8.83, 0.2), architecture=0.3),
             "eta_cache": frame.pooled("log_eta_cache", (-2.8, 0.7), architecture=0.8),
             "launch_time": frame.pooled(
                 "log_launch_time", (-13.05, 0.1), architecture=0.15, sku=0.1
@@ -58,5 +56,5 @@ def build(data, datasheets):
         factor["power_slope"] = pm.Normal("power_slope", 0.7, 0.2)
         factor["width_slope"] = pm.Normal("width_slope", 0.12, 0.08)
         factor["blank_gain"] = pm.Normal("blank_gain", 0.069, 0.02)
-        frame.observe(frame.law.time(terms, frame.rows(factor)), run=0.03)
+        frame.observe(frame.law.time(terms, frame.rows(factor)), run=0.03, absolute=None)
     return model

@@ -63,6 +63,8 @@ STORED = {
     "prefill_time": ("attention_prefill_bf16", 12),
     "decode_time": ("attention_decode_bf16", 16),
     "allreduce_time": ("allreduce_bf16", 6),
+    "fp8_gemm_time": ("gemm_fp8", 16),
+    "kv_time": ("attention_decode_fp8", 8),
 }
 
 
@@ -105,9 +107,11 @@ def own(database, card, cells, sheets):
     else:
         rows = checked(MADE_UP[card.law](), origin="made up", law=law)
     units = np.unique(unit_labels(law, rows["sku"], rows, rows["backend"]))
+    skus = [sku for sku in SKUS if sku in set(rows["sku"])]
+    sheets = database.datasheets(skus, dtype=str(card.domain["dtype"][0]))
     return SimpleNamespace(
         cells=runs_by_cell(rows, skus=list(units), law=law),
-        sheets=unit_sheets(law, database.datasheets(SKUS), list(units)),
+        sheets=unit_sheets(law, sheets, list(units)),
         stored=card.law in STORED,
     )
 

@@ -50,8 +50,8 @@ def fp8_gemm_terms(
     warm = terms["warm_traffic"] / (terms["cold_traffic"] + terms["warm_traffic"])
     timed = 0.0 if regime == "served" else 1.0
     moved = (READ + WRITTEN) * elements
+    terms = terms.assign(_rigid_grid(terms, cells, sheets, _among(backend, RIGID)))
     return terms.assign(
-        **_rigid_grid(terms, cells, sheets, _among(backend, RIGID)),
         quantised=xr.full_like(elements, timed),
         rescaled=timed * _among(backend, (RESCALING,)),
         quantise_cold=moved * (1 - warm),

@@ -109,7 +109,7 @@ def token_times(
     for (sku, engine, llm, tp), own in runs.groupby([*GROUP, "tp"]):
         tell(f"{llm} on {sku}, {engine}, TP {tp}")
         steps = [_token(run, prefills) for run in own.to_dict("records")]
-        times = composed(step_times, steps, str(sku), str(llm), engine=str(engine), tp=int(tp))
+        times = composed(step_times, steps, str(sku), str(llm), engine=str(engine), tp=int(str(tp)))
         parts |= dict(zip(own.index, times.T, strict=True))
     return np.stack([parts[i] for i in runs.index], axis=1)
 
@@ -209,7 +209,8 @@ def _by_group(
 
 def groups(labels: pd.Series) -> dict[Any, np.ndarray]:
     """Places of each label, in the order of the labels, dims (run,) [1]."""
-    return dict(sorted(labels.reset_index(drop=True).groupby(labels.to_numpy()).indices.items()))
+    found = labels.reset_index(drop=True).groupby(labels.to_numpy()).indices
+    return {label: np.asarray(found[label]) for label in sorted(found, key=str)}
 
 
 def calibrated(
