@@ -63,7 +63,10 @@ class Candidate:
     def command(self, llm: str) -> str:
         """Command that takes the measurement on a machine with the SKU."""
         if not isinstance(self.workload, Step):
-            return f"m2bayes measure --cell {self.workload.label} --repeats {self.repeats}"
+            return (
+                f"m2bayes measure --cell {self.workload.label} --repeats {self.repeats} "
+                "--out cells.csv"
+            )
         step = self.workload
         sizes = f"--batch-size {max(step.batch, 1)} --input-len {step.context or step.tokens}"
         output = 1 if step.kind == "prefill" else 128

@@ -16,6 +16,7 @@ from m2bayes.gemm import gemm_shapes
 from m2bayes.llm import LLM
 from m2bayes.measurements import checked
 from m2bayes.mechanism.laws import LAWS
+from m2bayes.workload import Attention, Kernel, Workload
 
 TOKENS = tuple(2**i for i in range(15))  # M of the projections, 1 to 16384
 BATCHES, CONTEXTS = (1, 16, 64), (512, 4096)  # of decode attention; contexts also of prefill
@@ -123,6 +124,42 @@ def plan(llm: LLM, *, tokens: Sequence[int] = TOKENS, what: Sequence[str] = ()) 
             cells += [Cell(law, shape, "attention", cold, long) for cold, long in ways]
     if LAUNCH in chosen:
         cells += [Cell(LAUNCH, cold=False, sustained=long) for long in (False, True)]
+    return cells
+
+
+def cells_of(workloads: Sequence[Workload]) -> list[Cell]:
+    """Cells of single kernels: cold and warm, in bursts and sustained.
+
+    Parameters
+    ----------
+    workloads : sequence of Kernel or Attention
+        What is to be timed [1].
+
+    Raises
+    ------
+    DataError
+        If one is a step of an engine.
+
+    Examples
+    --------
+    >>> from m2bayes.workload import parse_workload
+    >>> len(cells_of([parse_workload("gemm:m=64,n=6144,k=4096")]))
+    4
+    """
+    cells: list[Cell] = []
+    for one in workloads:
+        if isinstance(one, Kernel):
+            law, op = "gemm_time", "gemm"
+            sizes: tuple[tuple[str, int], ...] = (("M", one.m), ("N", one.n), ("K", one.k))
+        elif isinstance(one, Attention) and not (one.phase == "prefill" and one.context):
+            law, op = f"{one.phase}_time", "attention"
+            length = one.tokens if one.phase == "prefill" else one.context
+            heads = (("heads", one.heads), ("kv_heads", one.kv_heads))
+            sizes = (("batch", one.batch), ("length", length), *heads)
+        else:
+            raise DataError(f"--cell {one.label}: give a gemm: or attention: without cached tokens")
+        ways = itertools.product((True, False), (False, True))
+        cells += [Cell(law, sizes, op, cold, long) for cold, long in ways]
     return cells
 
 

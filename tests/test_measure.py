@@ -19,12 +19,14 @@ from m2bayes.measure import (
     USUAL,
     Cell,
     Reading,
+    cells_of,
     in_random_order,
     measured,
     plan,
 )
 from m2bayes.measurements import checked, clock_readings
 from m2bayes.mechanism.laws import LAWS
+from m2bayes.workload import parse_workload
 
 SKU, BOOST, SUSTAINED = "H100-80GB-SXM", 1.98e9, 1.5e9
 RATE, LAUNCHED = 7e14, 3e-6  # [FLOP/s] at boost, [s]
@@ -93,6 +95,20 @@ def test_the_plan_holds_every_way_of_every_cell():
     assert {c.law for c in cells} == {"gemm_time", "prefill_time", "decode_time", LAUNCH}
     assert len(set(cells)) == len(cells)
     assert {c.law for c in plan(USUAL, what=["launch"])} == {LAUNCH}
+
+
+def test_named_kernels_alone_are_measured_in_every_way():
+    specs = ("gemm:m=8,n=256,k=512", "attention:phase=decode,batch=4,context=99,heads=8,kv_heads=2")
+    cells = cells_of([parse_workload(spec) for spec in specs])
+    assert {(c.cold, c.sustained) for c in cells} == {(a, b) for a in (0, 1) for b in (0, 1)}
+    assert {c.law: dict(c.sizes) for c in cells} == {
+        "gemm_time": {"M": 8, "N": 256, "K": 512},
+        "decode_time": {"batch": 4, "length": 99, "heads": 8, "kv_heads": 2},
+    }
+    cached = "attention:phase=prefill,batch=1,tokens=64,context=64,heads=8,kv_heads=2"
+    for spec in ("decode:batch=1,context=5", cached):
+        with pytest.raises(DataError, match="without cached tokens"):
+            cells_of([parse_workload(spec)])
 
 
 def test_the_order_is_random_but_the_same_for_a_seed():

@@ -9,6 +9,7 @@ from m2bayes import output
 from m2bayes.commands._shared import print_json, progress
 from m2bayes.database import Database
 from m2bayes.errors import DataError
+from m2bayes.workload import parse_workload
 
 CAPPED = 0.98  # of the card's own power limit, from which it counts as lowered
 LIMITS = {"repeats": (1, 100), "seconds": (0.05, 60.0), "cooldown": (0.0, 600.0)}
@@ -25,9 +26,13 @@ def measure(args: argparse.Namespace) -> int:
         if not low <= getattr(args, name) <= high:
             raise DataError(f"--{name} {getattr(args, name)}: give {low:g} to {high:g}")
     target, database = output.file_to_write(args.out), Database(args.database)
+    if args.cell and (args.llm or args.what):
+        raise DataError("--cell names the kernels; leave --llm and --what out")
+    cells = measuring.cells_of([parse_workload(spec) for spec in args.cell])
+    if not cells:
+        llm = database.llm(args.llm) if args.llm else measuring.USUAL
+        cells = measuring.plan(llm, what=args.what)
     device = TorchDevice()
-    llm = database.llm(args.llm) if args.llm else measuring.USUAL
-    cells = measuring.plan(llm, what=args.what)
     sku = args.sku or card_named(database, device.name)
     sheet = database.datasheets([sku])
     sku = str(sheet["sku"].item())

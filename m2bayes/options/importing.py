@@ -70,6 +70,15 @@ def _measure(commands: Any) -> None:
     add("--llm", type=text, metavar="NAME", help="whose shapes (default: those of common 8 B LLMs)")
     parts = ("gemm", "attention", "launch")
     add("--what", nargs="+", choices=parts, default=[], help="only these")
+    add(
+        "--cell",
+        type=text,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="SPEC",
+        help="only these kernels, written as workloads gemm:… and attention:…",
+    )
     add("--repeats", type=whole, default=5, metavar="N", help="of each cell (default: 5)")
     add("--seconds", type=number, default=1.0, metavar="S", help="of a sustained run (default: 1)")
     add("--cooldown", type=number, default=0.2, metavar="S", help="before a run (default: 0.2)")
