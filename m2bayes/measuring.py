@@ -12,7 +12,7 @@ from m2bayes.answer import answers, number, ranked
 from m2bayes.candidates import Candidate, candidates, losses, readings
 from m2bayes.question import Question
 from m2bayes.tables import columns, share
-from m2bayes.voi import sequence, value_of_information
+from m2bayes.voi import BEYOND, sequence, value_of_information
 
 
 def worth(
@@ -46,8 +46,8 @@ def worth(
     -------
     dict
         ``choice``, ``p_best``, ``expected_regret`` as it stands; ``evpi``; ``candidates`` with
-        ``measurement``, ``sku``, ``kind``, ``evsi``, ``evsi_mcse``, ``p_change``, ``gpu_hours``,
-        ``cost``, ``net`` (None without prices) and ``command``, the most valuable first;
+        ``measurement``, ``sku``, ``kind``, ``evsi``, ``evsi_mcse``, ``p_change``, ``resolved``,
+        ``gpu_hours``, ``cost``, ``net`` (None without prices), ``command``, the best first;
         ``sequence``, the values of the first 1, 2, … taken together; ``stop``, whether none is
         worth taking. Values in ``units``.
     """
@@ -66,7 +66,7 @@ def worth(
         _row(question, c, alone.isel(candidate=i), scale, prices if spend else None)
         for i, c in enumerate(found)
     ]
-    rows.sort(key=lambda row: -(row["evsi"] if row["net"] is None else row["net"]))
+    rows.sort(key=_order, reverse=True)
     choice = str(standing["choice"].item())
     best = rows[0] if rows else None
     by_label = {c.label: c for c in found}
@@ -93,9 +93,15 @@ def worth(
         ],
         "least": least * scale,
         "stop": best is None
-        or best["evsi"] < max(least * scale, 2 * best["evsi_mcse"])
+        or best["evsi"] < max(least * scale, BEYOND * best["evsi_mcse"])
         or (best["net"] is not None and best["net"] <= 0),
     }
+
+
+def _order(row: Mapping[str, Any]) -> tuple[float, float]:
+    """What is worth more than its error first, by value net of cost; then what resolves most."""
+    value = row["evsi"] if row["net"] is None else row["net"]
+    return (value if row["evsi"] > BEYOND * row["evsi_mcse"] else 0.0, row["resolved"])
 
 
 def _name(question: Question) -> str:
@@ -107,6 +113,7 @@ def _values(held: Any, scale: float) -> dict[str, float]:
         "evsi": float(held["evsi"]) * scale,
         "evsi_mcse": float(held["evsi_mcse"]) * scale,
         "p_change": float(held["p_change"]),
+        "resolved": float(held["resolved"]),
     }
 
 
@@ -159,6 +166,7 @@ def table(found: Mapping[str, Any], *, most: int = 12) -> str:
             "value": value(row["evsi"]),
             "± MCSE": value(row["evsi_mcse"]),
             "changes choice": share(row["p_change"]),
+            "resolves": share(row["resolved"]),
             "GPU h": f"{row['gpu_hours']:g}",
         }
         | ({"net": value(row["net"])} if row["net"] is not None else {})

@@ -21,6 +21,7 @@ import xarray as xr
 from m2bayes.errors import WorkloadError
 
 FARTHEST = 4.0  # sd at which a simulated reading is pulled in: one far draw must not bend the fit
+LEAST, BEYOND = 1e-3, 2.0  # share of variance worth resolving, errors that a value must exceed
 RIDGE = 1e-9  # of readings that say the same, relative
 SAMPLE = ("chain", "draw")
 
@@ -43,8 +44,9 @@ def value_of_information(
     -------
     Dataset, dims (candidate,)
         ``evsi`` with its Monte Carlo error ``evsi_mcse`` [units of loss], never above ``evpi``;
-        ``p_change``, the probability that another SKU is chosen afterwards [1]; ``evpi`` and
-        ``evpi_mcse``, no dims, are those of knowing everything.
+        ``p_change``, the probability that another SKU is chosen afterwards [1]; ``resolved``, the
+        share of the variance between the choice and its closest rival that the reading explains
+        [1]; ``evpi`` and ``evpi_mcse``, no dims, are those of knowing everything.
 
     Raises
     ------
@@ -78,12 +80,15 @@ def sequence(
 ) -> xr.Dataset:
     """Measurements taken together, each the one that adds most to those before it.
 
+    Where none adds any value beyond its error, the one that resolves most of the variance between
+    the choice and its closest rival.
+
     Parameters
     ----------
     loss, readings, known
         As of `value_of_information`, dims (chain, draw, sku) and (chain, draw, candidate) [1].
     count : int
-        How many [1]; fewer if nothing is left that adds anything.
+        How many [1]; fewer if nothing is left that adds anything, and none without a doubt.
     advance : callable
         Told after each.
 
@@ -94,19 +99,52 @@ def sequence(
     """
     problem = _Problem(loss, readings)
     chosen, start = list[int](), [problem.place(name) for name in known]
-    rows = list[tuple[float, float, float]]()
-    before = problem.value(start)[0] if start else 0.0
-    for _ in range(min(count, len(problem.names))):
+    rows = list[_Value]()
+    before = problem.value(start) if start else (0.0, 0.0, 0.0, 0.0)
+    for _ in range(min(count, len(problem.names)) if problem.evpi > 0 else 0):
         rest = [c for c in range(len(problem.names)) if c not in (*start, *chosen)]
         found = [problem.value([*start, *chosen, c]) for c in rest]
-        best = int(np.argmax([value for value, _, _ in found]))
-        if not found[best][0] > before:
+        best = max(range(len(rest)), key=lambda i: _gain(found[i], before))
+        if _gain(found[best], before) <= (0.0, LEAST):
             break
         chosen.append(rest[best])
         rows.append(found[best])
-        before = found[best][0]
+        before = found[best]
         advance(1)
     return problem.dataset(rows, chosen)
+
+
+def assimilated(values: np.ndarray, reading: np.ndarray, observed: float) -> np.ndarray:
+    r"""Draws moved to what they would be had a measurement read `observed`: Bayes linear.
+
+    .. math:: v_d + \frac{\mathrm{cov}(v, r)}{\mathrm{var}(r)} (o - r_d)
+
+    Exact where values and reading are jointly normal, as logs of times nearly are.
+
+    Parameters
+    ----------
+    values : ndarray, dims (draw, value)
+        Of anything [any unit].
+    reading : ndarray, dims (draw,)
+        What the measurement would read in each draw, its noise included [1].
+    observed : float
+        What it read [1].
+    """
+    centred = reading - reading.mean()
+    variance = float(centred @ centred)
+    if variance == 0:
+        return values
+    slope = centred @ (values - values.mean(axis=0)) / variance
+    return np.asarray(values + (observed - reading)[:, None] * slope)
+
+
+_Value = tuple[float, float, float, float]  # value, its error, P(change), variance resolved
+
+
+def _gain(value: _Value, before: _Value) -> tuple[float, float]:
+    """What orders measurements: value that is no error, then variance resolved [1]."""
+    more = value[0] - before[0]
+    return (more if more > BEYOND * value[1] else 0.0, value[3] - before[3])
 
 
 class _Problem:
@@ -129,6 +167,10 @@ class _Problem:
         self.gram = [self.columns[at].T @ self.columns[at] for at in self.folds]
         self.pull = [self.columns[at].T @ self.loss[at] for at in self.folds]
         self.first = int(self.loss.mean(axis=0).argmin())
+        rest = np.delete(np.arange(self.loss.shape[1]), self.first)
+        rival = rest[self.loss[:, rest].mean(axis=0).argmin()] if len(rest) else self.first
+        self.rival = int(rival)
+        self.contest = self.loss[:, self.first] - self.loss[:, self.rival]
         gains = self.loss[:, self.first] - self.loss.min(axis=1)
         self.evpi, self.evpi_mcse = float(gains.mean()), _error(gains)
 
@@ -138,29 +180,32 @@ class _Problem:
             raise WorkloadError(f"{name} is no candidate measurement")
         return self.names.index(name)
 
-    def value(self, places: Sequence[int]) -> tuple[float, float, float]:
-        """Value of some measurements together, its error, and the probability of a change."""
+    def value(self, places: Sequence[int]) -> _Value:
+        """Value of some measurements together, its error, P(change), and variance resolved."""
         at = [0, *[column for p in places for column in (1 + 2 * p, 2 + 2 * p)]]
         gains, changed = np.empty(len(self.loss)), np.empty(len(self.loss), dtype=bool)
+        left = np.empty(len(self.loss))
         for fitted, judged in ((0, 1), (1, 0)):
             gram = self.gram[fitted][np.ix_(at, at)]
             ridge = RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
             belief = np.linalg.solve(gram + ridge, self.pull[fitted][at])
             rows = self.folds[judged]
-            choice = (self.columns[rows][:, at] @ belief).argmin(axis=1)
+            believed = self.columns[rows][:, at] @ belief
+            choice = believed.argmin(axis=1)
+            left[rows] = self.contest[rows] - (believed[:, self.first] - believed[:, self.rival])
             gains[rows] = self.loss[rows, self.first] - self.loss[rows, choice]
             changed[rows] = choice != self.first
-        return float(gains.mean()), _error(gains), float(changed.mean())
+        spread = float(self.contest.var())
+        resolved = max(0.0, 1 - float((left**2).mean()) / spread) if spread else 0.0
+        return float(gains.mean()), _error(gains), float(changed.mean()), resolved
 
-    def dataset(
-        self, rows: Sequence[tuple[float, float, float]], places: Sequence[int] | None = None
-    ) -> xr.Dataset:
+    def dataset(self, rows: Sequence[_Value], places: Sequence[int] | None = None) -> xr.Dataset:
         """Values as a Dataset, dims (candidate,)."""
         names = self.names if places is None else [self.names[p] for p in places]
-        columns = np.array(rows, dtype=float).reshape(-1, 3)
+        columns = np.array(rows, dtype=float).reshape(-1, 4)
         held = {
             name: ("candidate", columns[:, i])
-            for i, name in enumerate(("evsi", "evsi_mcse", "p_change"))
+            for i, name in enumerate(("evsi", "evsi_mcse", "p_change", "resolved"))
         }
         return xr.Dataset(
             held | {"evpi": self.evpi, "evpi_mcse": self.evpi_mcse}, coords={"candidate": names}

@@ -6,7 +6,7 @@ import xarray as xr
 from scipy.stats import norm
 
 from m2bayes.errors import WorkloadError
-from m2bayes.voi import sequence, value_of_information
+from m2bayes.voi import assimilated, sequence, value_of_information
 
 SHAPE = (4, 5000)
 SKUS = ["a", "b", "c"]
@@ -111,6 +111,7 @@ def test_a_measurement_taken_anyway_is_worth_nothing_a_second_time(rng):
     assert float(after[2]) > float(before[0])
     chosen = sequence(loss, readings, 3)
     assert chosen.sizes["candidate"] == 2  # the copy adds nothing
+    assert float(chosen["resolved"][-1]) == pytest.approx(1, abs=0.01)
 
 
 def test_a_decision_without_a_doubt_needs_no_measurement(rng):
@@ -128,6 +129,32 @@ def test_a_sku_that_cannot_be_chosen_takes_no_part(rng):
     xr.testing.assert_identical(barred, without)
     with pytest.raises(WorkloadError, match="no SKU can be chosen"):
         value_of_information(loss * np.nan, seen(a=loss.sel(sku="a").values))
+
+
+@pytest.mark.statistical
+def test_where_no_measurement_pays_alone_the_one_that_resolves_most_comes_first(rng):
+    """A gap of 6 sd: no reading changes the choice in so many draws, yet one tells more of it."""
+    loss = losses(rng.standard_normal((*SHAPE, 2)) + np.array([0.0, 6.0]), ["a", "b"])
+    b = loss.sel(sku="b").values
+    readings = seen(dim=b + 5 * rng.standard_normal(SHAPE), sharp=b, noise=rng.random(SHAPE))
+    found = value_of_information(loss, readings)
+    np.testing.assert_allclose(found["resolved"], [0.5 / 26, 0.5, 0], atol=0.02)
+    if float(found["evpi"]) > 0:
+        assert sequence(loss, readings, 1)["candidate"].values.tolist() == ["sharp"]
+
+
+def test_an_assimilated_reading_is_met_and_what_is_tied_to_it_follows(rng):
+    reading = rng.standard_normal(4000)
+    values = np.stack([reading, 2 * reading + rng.standard_normal(4000), rng.random(4000)], axis=1)
+    moved = assimilated(values, reading, 1.5)
+    np.testing.assert_allclose(moved[:, 0], 1.5, rtol=1e-12)
+    slope = np.cov(values[:, 1], reading)[0, 1] / reading.var(ddof=1)
+    assert moved[:, 1].mean() == pytest.approx(
+        values[:, 1].mean() + slope * (1.5 - reading.mean()), rel=1e-9
+    )
+    assert moved[:, 1].std() == pytest.approx(1, rel=0.05)
+    np.testing.assert_allclose(moved[:, 2].mean(), values[:, 2].mean(), atol=0.05)
+    np.testing.assert_array_equal(assimilated(values, np.zeros(4000), 1.0), values)
 
 
 def test_an_unknown_measurement_is_refused(rng):
