@@ -20,6 +20,8 @@ COMMANDS = {
     "measure": ("measuring", "measure"),
     "list": ("listing", "list_names"),
     "show": ("listing", "show"),
+    "doctor": ("doctor", "doctor"),
+    "completion": ("doctor", "completion"),
 }
 
 
