@@ -189,7 +189,9 @@ def kv_cost(
         label = law.variant(cells, backend).ravel()[0]  # type: ignore[misc]
         units = unit_sheets(law, datasheets, [f"{sku}/{label}" for sku in skus])
         factor = with_skus(posterior, units, seed=seed)["kv_cost"].assign_coords(sku=skus)
-        spread = by_sku(posterior, "log_sigma_cell", units, seed).assign_coords(sku=skus)
+        # the scatter between shapes is no more than usual where cards differ more than usual
+        usual = units.drop_vars("spread")
+        spread = by_sku(posterior, "log_sigma_cell", usual, seed).assign_coords(sku=skus)
         normal = [
             [
                 labelled_rng(seed, "kv", str(unit), str(w)).standard_normal(samples)

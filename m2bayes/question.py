@@ -357,6 +357,8 @@ def rests_on(question: Question) -> xr.DataArray:
         phases = (question.phase,)
     elif not question.whole:
         phases = ("gemm",)
+    elif question.kv_dtype == "fp8":
+        phases = (*phases, "kv_fp8")
     skus = question.datasheets["sku"]
     worst = np.max([_weakest(question, part, parts[part]) for part in phases], axis=0)
     return xr.DataArray([BASES[i] for i in worst], dims="sku", coords={"sku": skus})
@@ -370,7 +372,7 @@ def _weakest(question: Question, part: str, posterior: xr.Dataset) -> list[int]:
         return [BASES.index(str(b)) for b in basis(posterior, sheets).values]
     known = backends(posterior)
     chosen = [question.backend] if question.backend in known else known
-    suffix = "/gqa" if part == "attention_decode" else ""
+    suffix = "" if part in ("gemm", "attention_prefill") else "/gqa"
     found = []
     for sku in sheets["sku"].values:
         units = unit_sheets(law, sheets, [f"{sku}/{name}{suffix}" for name in chosen])
