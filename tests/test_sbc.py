@@ -243,7 +243,7 @@ def host(database):
 
 def test_every_stored_model_has_a_design(database):
     models = {database.posterior(name).model for name in database.posteriors()}
-    assert models <= set(_designs.DESIGNS) | {"hier_gemm_fp8"}
+    assert models <= set(_designs.DESIGNS)
 
 
 @pytest.mark.parametrize("name", _designs.DESIGNS)

@@ -8,6 +8,7 @@ import xarray as xr
 
 from m2bayes.errors import RecordError
 from m2bayes.mechanism.laws import LAWS
+from m2bayes.step import PARTS
 from m2bayes.suites import Setting, prior, run, sbc, sensitivity
 
 CHAINS, DRAWS = 4, 1000
@@ -113,15 +114,15 @@ def test_tilting_the_wrong_way_would_be_seen(rng):
 
 
 def test_every_law_of_the_assembly_has_a_floor(database):
-    parts = database.assembly(Setting(database).assembly).parts.values()
-    laws = {database.model(database.posterior(name).model).law for name in parts}
+    parts = database.assembly(Setting(database).assembly).parts
+    laws = {database.model(database.posterior(parts[part]).model).law for part in PARTS}
     assert laws <= set(prior.FLOORS) <= set(LAWS)
 
 
 def test_figures_of_prior_times_by_hand():
     """Two cells: one whose time the prior expects, one that it has ten times too slow."""
     times = np.linspace(1.0, 3.0, 1001)[:, None] * np.array([1.0, 10.0])
-    found = prior._held(times, np.array([2.0, 2.0]), np.array([1.0, 20.0]))
+    found = prior._held(np.log(times), np.array([2.0, 2.0]), np.array([1.0, 20.0]))
     assert found["inside_90"] == found["inside_99"] == 0.5
     assert found["ratio"][1] == pytest.approx((1.0 + 10.0) / 2, rel=1e-9)
     assert found["width"] == pytest.approx(2.9 / 1.1, rel=1e-3)

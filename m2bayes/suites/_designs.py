@@ -45,6 +45,7 @@ def _grid(*sides: tuple[str | int, ...]) -> tuple[tuple[str | int, ...], ...]:
 
 
 AMPERE = "A100-80GB-SXM"
+ADA = "L40S-48GB-PCIe"
 HOPPER, SISTER = "H100-80GB-SXM", "H200-141GB-SXM"
 GEMMS = (
     *_grid((1, 64, 512, 4096), (4096,), (4096,)),
@@ -110,19 +111,30 @@ DESIGNS = {
         tuple(product((2, 4, 8), (1024, 65536, 1 << 20, 1 << 24, 1 << 28))),
         "log_start_time_mean",
     ),
+    "hier_gemm_fp8": Design((HOPPER, SISTER, ADA), ("vllm",), GEMMS, "log_quantise_time_mean"),
+    "hier_kv_fp8": Design(
+        (HOPPER, SISTER, ADA),
+        ("vllm",),
+        (
+            *((1, 1024, 32, 8, 12_000), (1, 65536, 32, 8, 110_000), (8, 4096, 32, 8, 60_000)),
+            *((64, 1024, 32, 8, 110_000), (64, 4096, 8, 8, 420_000), (512, 512, 32, 8, 420_000)),
+        ),
+        "log_kv_cost_mean",
+    ),
 }
 
 
 def inputs(database: Database, model: str) -> Inputs:
     """Inputs of a model's design, every time of which is a stand-in."""
-    design, law = DESIGNS[model], LAWS[database.model(model).law]
+    design, card = DESIGNS[model], database.model(model)
+    law, (dtype, *_) = LAWS[card.law], card.domain["dtype"]
     rows = [
         (sku, backend, "simulated", *cell, ANY_TIME)
         for sku, backend, cell in product(design.skus, design.backends, design.cells)
     ]
     table = checked(pd.DataFrame(rows, columns=list(law.columns)), origin=model, law=law)
     clock = None if design.clock is None else database.table(design.clock)
-    sheets = database.datasheets(sorted(design.skus))
+    sheets = database.datasheets(sorted(design.skus), dtype=str(dtype))
     labels = unit_labels(law, table["sku"], table, table["backend"])
     units = [str(unit) for unit in np.unique(labels)]
     return Inputs(table, table.iloc[:0], clock, unit_sheets(law, sheets, units), [], law)

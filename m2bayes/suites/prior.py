@@ -15,7 +15,7 @@ from m2bayes.hierarchy import Frame
 from m2bayes.inputs import Inputs
 from m2bayes.operators import operators
 from m2bayes.predictive import law_of
-from m2bayes.step import aligned, operator_times, spaced
+from m2bayes.step import PARTS, aligned, operator_times, spaced
 from m2bayes.suites import _designs
 from m2bayes.workload import Step
 
@@ -26,6 +26,7 @@ DATA = ("gemm_bf16", "attention_prefill_bf16", "attention_decode_bf16", "allredu
 JUDGED = ("assembly", "baseline")  # fields of the setting
 DRAWS, FEW = 1000, 40  # from the prior; when there is little time
 CUTS = (0.05, 0.5, 0.95)
+LEAST = 1e-12  # [s] below any floor
 LLM, SKUS = "llama-3.1-8b", ("a100", "h100", "h200", "l40s")
 STEPS = (
     Step("decode", batch=1, context=1024),
@@ -58,7 +59,8 @@ def run(setting: Setting) -> dict[str, Any]:
         ``posterior`` at 5, 50 and 95 % [s], ``below_floor`` [1].
     """
     database = setting.database
-    parts = dict(database.assembly(setting.assembly).parts)
+    named = database.assembly(setting.assembly).parts
+    parts = {part: named[part] for part in PARTS}
     names = [setting.baseline] if setting.quick else [*parts.values(), setting.baseline]
     out: dict[str, Any] = {"kernels": {}, "steps": {}}
     drawn = {}
@@ -81,17 +83,17 @@ def _kernels(setting: Setting, name: str) -> tuple[dict[str, Any], xr.Dataset]:
     draws = FEW if setting.quick else DRAWS
     logs = sbc.simulate(model, draws, seed=setting.seed).data["log_op_time"]
     first = np.isfinite(cells["op_time"].values).argmax(axis=1)
-    times = np.exp(logs[:, np.arange(len(first)), first])
+    logs = logs[:, np.arange(len(first)), first]
     if here:
         seen = np.nanmedian(cells["op_time"].values, axis=1)
     else:
         seen = _predicted(database.draws(name), cells, inputs.datasheets, seed=setting.seed)
     frame = Frame(cells, inputs.datasheets, inputs.readings(), law=inputs.law).inputs()
     terms = {k: v[:, 0] if v.ndim == 2 else v for k, v in frame.items()}
-    figures = _held(times, seen, FLOORS[card.law](terms))
+    figures = _held(logs, seen, FLOORS[card.law](terms))
     middle = int(np.argsort(seen)[len(seen) // 2])
     typical = {"cell": str(cells["cell"].values[middle]), "seen": float(seen[middle])}
-    typical["prior"] = np.quantile(times[:, middle], CUTS).tolist()
+    typical["prior"] = np.exp(np.quantile(logs[:, middle], CUTS)).tolist()
     rows = "measured" if here else "posterior"
     stored = [v for v in database.draws(name).data_vars if v in model.named_vars]
     prior = sbc.drawn(model, [str(v) for v in stored], draws, seed=setting.seed)
@@ -111,16 +113,16 @@ def _predicted(
     return out
 
 
-def _held(times: np.ndarray, seen: np.ndarray, floor: np.ndarray) -> dict[str, Any]:
-    """Prior times, dims (draw, cell), against times of the cells and their floors [s]."""
-    low, middle, high = np.quantile(times, CUTS, axis=0)
-    lowest, highest = np.quantile(times, (0.005, 0.995), axis=0)
+def _held(logs: np.ndarray, seen: np.ndarray, floor: np.ndarray) -> dict[str, Any]:
+    """Logs of prior times [1], dims (draw, cell), against times of the cells and floors [s]."""
+    low, middle, high = np.exp(np.quantile(logs, CUTS, axis=0))
+    lowest, highest = np.exp(np.quantile(logs, (0.005, 0.995), axis=0))
     return {
         "inside_90": float(((seen >= low) & (seen <= high)).mean()),
         "inside_99": float(((seen >= lowest) & (seen <= highest)).mean()),
         "ratio": np.quantile(middle / seen, CUTS).tolist(),
         "width": float(np.median(high / low)),
-        "below_floor": float((times < floor).mean()),
+        "below_floor": float((logs < np.log(np.maximum(floor, LEAST))).mean()),
         "seen_below_floor": float((seen < floor).mean()),
     }
 
@@ -130,7 +132,7 @@ def _steps(setting: Setting, priors: dict[str, xr.Dataset]) -> dict[str, Any]:
     database = setting.database
     llm, sheets = database.llm(LLM), database.datasheets(SKUS)
     stored = database.assembly(setting.assembly).parts
-    posteriors = {part: spaced(database.draws(name), DRAWS // 4) for part, name in stored.items()}
+    posteriors = {part: spaced(database.draws(stored[part]), DRAWS // 4) for part in PARTS}
     before, after = (
         operator_times(aligned(held), llm, STEPS, sheets, seed=setting.seed).sum("op")
         for held in (priors, posteriors)

@@ -19,7 +19,7 @@ import numpy as np
 import xarray as xr
 
 from m2bayes.inputs import Inputs
-from m2bayes.step import aligned, operator_times, spaced
+from m2bayes.step import PARTS, aligned, operator_times, spaced
 from m2bayes.suites import _designs
 from m2bayes.suites._density import log_likelihood, log_prior
 from m2bayes.workload import Step
@@ -56,7 +56,8 @@ def run(setting: Setting) -> dict[str, Any]:
         posterior whose rows are not included there is no likelihood.
     """
     database = setting.database
-    names = dict(database.assembly(setting.assembly).parts)
+    parts = database.assembly(setting.assembly).parts
+    names = {part: parts[part] for part in PARTS}
     names = {"gemm": names["gemm"]} if setting.quick else names | {"baseline": setting.baseline}
     draws = {part: database.draws(name) for part, name in names.items()}
     if setting.quick:
@@ -150,25 +151,32 @@ def _questions(setting: Setting, parts: dict[str, xr.Dataset]) -> dict[str, Any]
         for g in ("prior", "likelihood")
     }
     setting.tell("tilting")
-    p, found = best.mean(("chain", "draw")), {}
-    for part, of in logs.items():
-        found[part] = senses(xr.Dataset({"step_time": np.log(times), "best": best}), of)
+    p = best.mean(("chain", "draw"))
+    asked = {
+        (what, str(workload), str(sku)): held.sel(workload=workload, sku=sku, drop=True)
+        for what, held in (("step_time", np.log(times)), ("best", best))
+        for workload in times["workload"].values
+        for sku in times["sku"].values
+        if what == "step_time" or OPEN[0] < float(p.sel(workload=workload, sku=sku)) < OPEN[1]
+    }
+    quantities = xr.Dataset({" ".join(name): held for name, held in asked.items()})
+    found = {part: senses(quantities, of) for part, of in logs.items()}
     tilts = {str(power): tilted(logs[EVERY]["prior"]["prior"], power) for power in POWERS}
     out: dict[str, Any] = {"p_best": {"pareto_k": {k: held[1] for k, held in tilts.items()}}}
     out["questions"] = {}
     for workload in times["workload"].values:
         for sku in times["sku"].values:
-            at = {"workload": workload, "sku": sku}
-            share = float(p.sel(at))
-            shown = ["step_time"] + ["best"] * (OPEN[0] < share < OPEN[1])
-            row: dict[str, Any] = {"p_best": {"1": share}}
+            own = best.sel(workload=workload, sku=sku)
+            row: dict[str, Any] = {"p_best": {"1": float(own.mean())}}
             for power, (weight, _) in tilts.items():
-                row["p_best"][power] = float((best.sel(at).values.ravel() * weight).sum())
-            for name in shown:
-                row[name] = {
-                    part: {g: float(one[name].sel(at)) for g, one in of.items()}
-                    for part, of in found.items()
-                }
+                row["p_best"][power] = float((own.values.ravel() * weight).sum())
+            for what in ("step_time", "best"):
+                name = f"{what} {workload} {sku}"
+                if name in quantities:
+                    row[what] = {
+                        part: {g: float(one[name]) for g, one in of.items()}
+                        for part, of in found.items()
+                    }
             out["questions"][f"{workload} {sku}"] = row
     return out
 
