@@ -182,28 +182,36 @@ class Frame:
         power = self.held["cap_log_power"]
         pm.Normal("cap", slope * power, misfit * power, observed=self.held["cap_log_clock"])
 
-    def observe(self, time: Any, *, run: float | None = None, absolute: float | None = 0.3) -> None:
+    def observe(
+        self,
+        time: Any,
+        *,
+        run: float | None = None,
+        absolute: float | None = 0.3,
+        relative: float = 0.06,
+    ) -> None:
         """Likelihood of the log time of each run, given its modelled `time` [s], dims (cell, run).
 
         Adds the build effect of each SKU and backend where a SKU has several, the spread of the
         discrepancy between shapes and that of a run, and the observed ``log_time``. Where cells
         have one run each, its spread cannot be told from the discrepancy's: `run` is then the
         centre of its prior [1], the same for all. `absolute` is the median spread between SKUs of
-        the discrepancy's fixed part; None where all share it.
+        the discrepancy's fixed part; None where all share it. `relative` is the centre of the
+        prior of its share of the time [1].
         """
         at = self.held["sku_at"]
         # each run its own entry, or all runs of a cell would be drawn with one noise
         effect = 0.0 * self.held["present"]
         if self.law.variant is None:
             effect = self._build_effect()[at[:, None], self.held["build_at"]]
-        relative = pt.exp(self.pooled("log_sigma_cell", (np.log(0.06), 0.4), sku=0.3))
+        share = pt.exp(self.pooled("log_sigma_cell", (np.log(relative), 0.4), sku=0.3))
         fixed = pt.exp(self.pooled("log_sigma_time", (np.log(3e-7), 0.7), sku=absolute))
         if run is None:
             sigma_run = pt.exp(self.pooled("log_sigma_run", (np.log(0.03), 0.4), sku=0.3))[at]
         else:
             sigma_run = pt.exp(self.pooled("log_sigma_run", (np.log(run), 0.2))) + 0.0 * at
         sigma_cell = cell_scale(
-            relative[at], fixed + 0.0 * at if absolute is None else fixed[at], time.mean(axis=1)
+            share[at], fixed + 0.0 * at if absolute is None else fixed[at], time.mean(axis=1)
         )
         pm.CustomDist(
             "log_time",
