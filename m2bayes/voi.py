@@ -22,6 +22,7 @@ from m2bayes.errors import WorkloadError
 
 FARTHEST = 4.0  # sd at which a simulated reading is pulled in: one far draw must not bend the fit
 LEAST, BEYOND = 1e-3, 2.0  # share of variance worth resolving, errors that a value must exceed
+IQR = 1.349  # of a standard normal
 RIDGE = 1e-9  # of readings that say the same, relative
 SAMPLE = ("chain", "draw")
 
@@ -130,12 +131,29 @@ def assimilated(values: np.ndarray, reading: np.ndarray, observed: float) -> np.
     observed : float
         What it read [1].
     """
-    centred = reading - reading.mean()
+    centred = pulled_in(reading[:, None])[:, 0]
+    centred = centred - centred.mean()
     variance = float(centred @ centred)
     if variance == 0:
         return values
-    slope = centred @ (values - values.mean(axis=0)) / variance
+    bulk = pulled_in(values)
+    slope = centred @ (bulk - bulk.mean(axis=0)) / variance
     return np.asarray(values + (observed - reading)[:, None] * slope)
+
+
+def pulled_in(values: np.ndarray) -> np.ndarray:
+    """Draws with their far tails at `FARTHEST` sd, the sd that of their middle half.
+
+    A few far draws would decide covariances alone: the discrepancy between shapes has heavy tails.
+
+    Parameters
+    ----------
+    values : ndarray, dims (draw, value)
+        Of anything [any unit].
+    """
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], axis=0)
+    reach = FARTHEST * (high - low) / IQR
+    return np.clip(values, middle - reach, middle + reach)
 
 
 _Value = tuple[float, float, float, float]  # value, its error, P(change), variance resolved
@@ -157,9 +175,9 @@ class _Problem:
             raise WorkloadError("no SKU can be chosen, so nothing is worth measuring")
         self.names = [str(c) for c in readings["candidate"].values]
         seen = readings.transpose(*SAMPLE, "candidate").values.reshape(len(flat), -1)
+        seen = pulled_in(seen)
         sd = seen.std(axis=0)
         unit = (seen - seen.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
-        unit = np.clip(unit, -FARTHEST, FARTHEST)
         columns = np.stack([unit, unit**2 - 1], axis=2).reshape(len(flat), -1)
         self.columns = np.concatenate([np.ones((len(flat), 1)), columns], axis=1)
         half = np.arange(len(flat)) >= len(flat) // 2  # of chains, not of neighbouring draws

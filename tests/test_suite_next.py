@@ -74,7 +74,7 @@ def test_cells_are_counted_until_the_regret_stays_low():
 
 
 def test_a_policy_that_needs_twice_the_cells_has_ratio_two():
-    steps = np.arange(25)
+    steps = np.arange(49)
     late = np.where(steps < 8, 0.1, 0.0)
     soon = np.where(steps < 4, 0.1, 0.0)
     paths = {"next": np.tile(soon, (6, 1)), "random": np.tile(late, (6, 1))}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DATA = (_grid.DATA,)
 JUDGED = ("posterior",)  # fields of the setting
 DRAWS = 800  # of each decision's ensemble, half of them judging the other half's regression
-MOST, ENOUGH = 24, 0.01  # cells measured at most; relative regret at which a choice is settled
+MOST, ENOUGH = 48, 0.01  # cells measured at most; relative regret at which a choice is settled
 SETS = {"nearest": 3, "random": 2}  # kinds of sets of rivals, and how many rivals
 REPEATS = 2  # of the policies that draw at random
 
@@ -272,7 +272,7 @@ def summary(paths: dict[str, np.ndarray], blocks: np.ndarray, *, seed: int = 0) 
             "ratio": _ratio(held, cells["next"]),
             "ratio_interval": _interval(ratio),
             "settled": float((held < paths[name].shape[1]).mean()),
-            "regret": {str(n): float(paths[name][:, n].mean()) for n in (0, 1, 2, 4, 8, 16, MOST)},
+            "regret": {str(n): float(paths[name][:, n].mean()) for n in (0, 1, 2, 4, 8, 16, 32, MOST)},
         }
     return out
 
