@@ -19,6 +19,7 @@ from m2bayes.question import Question, extrapolates, metric_of, rests_on, step_t
 from m2bayes.workload import Step, Workload
 
 OPERATORS = 13  # of a whole step
+EXPLAINED = 20  # workloads up to which it is said what the uncertainty comes from
 BLOCK = 4_000_000  # kernel times held at once
 
 
@@ -200,7 +201,7 @@ def _dominated_by(question: Question, time: xr.DataArray, one: xr.Dataset) -> li
     if question.metric == "tokens_per_second":
         median = -median
     best = [str(one["sku"].values[i]) for i in np.argsort(median)[:2] if np.isfinite(median[i])]
-    if len(best) < 2 or question.metric == "attention_time":
+    if len(best) < 2 or question.metric == "attention_time" or len(question.workloads) > EXPLAINED:
         return []
     pair = time.sel(sku=best)
     metric = metric_of(question, pair.expand_dims("workload"))

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from m2bayes.errors import WorkloadError
-from m2bayes.memory import ENGINE_SHARE, cached_after, fits, memory_left, sequences
+from m2bayes.memory import ENGINE_SHARE, cached_after, fits, memory_left
 from m2bayes.question import Question, without_rate
 from m2bayes.workload import Step, Workload
 
@@ -127,13 +127,14 @@ def cache_limits(question: Question, steps: Sequence[Workload]) -> list[list[dic
         return [[{} for _ in question.datasheets["sku"]] for _ in steps]
     left, out = memory_of(question), list[list[dict[str, Any]]]()
     levels = [(1 - question.mass) / 2, 0.5, (1 + question.mass) / 2]
+    tokens = left["kv_tokens"].transpose(*SAMPLE, "sku").values
+    cuts = np.quantile(tokens.reshape(-1, tokens.shape[-1]), levels, axis=0)
     for step in steps:
         batch = step.batch if isinstance(step, Step) else 0
         if not batch or not isinstance(step, Step):
             out.append([{} for _ in question.datasheets["sku"]])
             continue
-        held = sequences(left, step.context + 1)
-        low, middle, high = np.quantile(held.values.reshape(-1, held.sizes["sku"]), levels, axis=0)
+        low, middle, high = cuts // (step.context + 1)
         out.append(
             [
                 {"median": float(m), "low": float(a), "high": float(b), "asked": batch}

@@ -43,13 +43,14 @@ def sized(option: Option, demand: Demand, mass: float) -> dict[str, Any]:
         "cost_per_hour": None,
         "cost_per_million_tokens": None,
         "p_saturated": None,
-        "verdict": "does not fit",
+        "verdict": "",
         "reason": option.reason,
         "option": option.label,
     }
     if option.replica is None:
         skipped = option.reason.startswith("skipped")
-        return row | {"p_slo": None if skipped else 0.0, "verdict": "skipped"} if skipped else row
+        verdict = "skipped" if skipped else "does not fit"
+        return row | {"p_slo": None if skipped else 0.0, "verdict": verdict}
     row["sequences"] = _interval(option.sequences, mass)
     goods = option.served / (option.tp if demand.users is None else 1)
     row["goodput_per_gpu" if demand.users is None else "users_per_replica"] = _interval(goods, mass)
