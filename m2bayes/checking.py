@@ -1,17 +1,23 @@
-"""Verify a stored posterior: hashes, diagnostics, calibration on its own rows, fingerprint."""
+"""Verify a stored posterior: hashes, diagnostics, its own rows or new ones, fingerprint."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from m2bayes.database import Database, Posterior, digest
-from m2bayes.errors import RecordError
+from m2bayes.drift import drift
+from m2bayes.errors import DataError, RecordError, UnknownNameError
 from m2bayes.evaluate import by_build, cell_times, median_of_builds, scores
 from m2bayes.inputs import Inputs
+from m2bayes.measurements import checked, content_hash
+from m2bayes.mechanism.laws import LAWS
+from m2bayes.records import ROWS
 
 TOLERANCE = 1e-9  # relative, of a log density summed in another order
 
@@ -38,7 +44,8 @@ def report(
     tell : callable
         Told what is being done.
     data : str, optional
-        File of the rows that it was fitted to, where the database does not include them.
+        File of the rows that it was fitted to, where the database does not include them; or of
+        other rows, which are held against the posterior predictive.
     keep : callable
         Given each SKU, its predictive draws, dims (chain, draw, cell), and measurements [s].
 
@@ -47,7 +54,8 @@ def report(
     dict
         ``checks``, ``calibration`` by SKU and ``mean`` [1]: each cell is predicted as if its
         shape were new; ``fingerprint`` when `rebuild`. Where the rows are not here ``skipped``
-        says so instead, and only diagnostics and hashes are verified.
+        says so instead, and only diagnostics and hashes are verified. Of other rows ``drift``,
+        see `m2bayes.drift.drift`, in place of ``calibration``.
 
     Raises
     ------
@@ -66,9 +74,12 @@ def report(
         "inference": record.inference,
         "calibration": {},
     }
+    if data and not rebuild and (new := _new_rows(database, record, data)) is not None:
+        sheets = _sheets(database, record, new, data)
+        return out | {"drift": drift(draws, new, sheets, tell=tell) | {"posterior": record.name}}
     if data is None and not rebuild and (skipped := _without_rows(database, record)):
         return out | {"skipped": skipped}
-    inputs = Inputs.recorded(database, record, times=data or "")
+    inputs = Inputs.recorded(database, fitted(record), times=data or "")
     cells, sheets = inputs.cells(), inputs.datasheets
     if rebuild:
         tell(f"compiling {record.model}: half a minute the first time")
@@ -88,6 +99,32 @@ def report(
         k: float(np.mean([s[k] for s in out["calibration"].values()])) for k in keys
     }
     return out
+
+
+def fitted(record: Posterior) -> Posterior:
+    """Record without the rows that updated the posterior, no dims: what its model was fitted to."""
+    return replace(record, data=[source for source in record.data if source["role"] != ROWS])
+
+
+def _new_rows(database: Database, record: Posterior, data: str) -> pd.DataFrame | None:
+    """Checked rows of a file, unless they are those that the posterior was fitted to."""
+    law = LAWS[database.model(record.model).law]
+    rows = checked(database.table(data), origin=data, law=law)
+    times = next(source for source in record.data if source["role"] == "times")
+    return None if content_hash(rows) == times["sha256"] else rows
+
+
+def _sheets(database: Database, record: Posterior, rows: pd.DataFrame, data: str) -> xr.Dataset:
+    """Datasheets of the SKUs of new rows."""
+    skus = sorted(rows["sku"].unique())
+    for name in skus:
+        try:
+            full = str(database.sku_card(name)[0]["name"])
+        except UnknownNameError as unknown:
+            raise DataError(f"{data}: column sku: {unknown}") from None
+        if full != name:
+            raise DataError(f"{data}: column sku: {name!r} is an alias; write {full}")
+    return database.datasheets(skus, dtype=record.dtype)
 
 
 def _without_rows(database: Database, record: Posterior) -> str:

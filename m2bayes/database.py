@@ -10,7 +10,7 @@ import os
 import tomllib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,11 +70,11 @@ class Database:
         return sorted(p.stem for p in (self.root / FOLDERS[kind]).glob("*.json"))
 
     def _path(self, kind: str, name: str) -> Path:
-        """Card of a name; of a posterior also a path that ends in ``.json``."""
+        """Card of a name; of a posterior or assembly also a path that ends in ``.json``."""
         path = self.root / FOLDERS[kind] / f"{name}.json"
         if name in self._names(kind):
             return path
-        if kind == "posterior" and (name.endswith(".json") or os.sep in name):
+        if kind in ("posterior", "assembly") and (name.endswith(".json") or os.sep in name):
             regular(Path(name), RecordError)
             return Path(name)
         raise UnknownNameError(kind, name, self._names(kind))
@@ -104,8 +104,20 @@ class Database:
         return self._names("assembly")
 
     def assembly(self, name: str) -> Assembly:
-        """Card of an assembly."""
-        return read_record(Assembly, self._path("assembly", name))
+        """Card of an assembly by name, or by the path of its ``.json``: parts may lie beside it."""
+        path = self._path("assembly", name)
+        card = read_record(Assembly, path)
+        beside = {part: path.parent / f"{held}.json" for part, held in card.parts.items()}
+        if name not in self.assemblies():
+            near = {part: str(file) for part, file in beside.items() if file.is_file()}
+            card = replace(card, parts=card.parts | near)
+        return card
+
+    def is_assembly(self, name: str) -> bool:
+        """Whether a name, or the record at a path, is an assembly's."""
+        if name in self.assemblies() or not name.endswith(".json"):
+            return name in self.assemblies()
+        return "parts" in read_json(Path(name), RecordError)
 
     def sku_card(self, name: str) -> tuple[dict[str, Any], str]:
         """Datasheet card by SKU name, alias (case does not matter) or path; and its origin."""

@@ -9,6 +9,7 @@ from typing import Any
 from m2bayes._files import check_record, read_json, shown
 from m2bayes.errors import RecordError
 
+ROWS = "rows"  # role of the measurements that updated a posterior
 IMPORT = "m2bayes import "  # recipe of a table whose rows are not included
 
 

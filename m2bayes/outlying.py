@@ -1,0 +1,84 @@
+"""Which new measurements the posterior cannot believe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from m2bayes.condition import Unit, filled
+from m2bayes.coordinates import coordinates
+from m2bayes.discrepancy import TAIL, WIDEST
+from m2bayes.likelihood import misfit
+
+NAMED = 0.5  # probability from which an outlier is named
+SOME = 400  # draws that the probability is the mean of
+
+
+def outliers(posterior: xr.Dataset, one: Unit) -> list[dict[str, Any]]:
+    """Rows that the posterior holds for outliers, most likely first.
+
+    The errors of a cell are normal with a scale of their own, whose prior makes them Student-t. A
+    cell is an outlier where that scale is beyond `WIDEST` times the usual, which has a prior
+    probability of 0.7 %; of its runs those are named that lie farthest from the others, or of
+    two or one from the model.
+
+    Parameters
+    ----------
+    posterior : Dataset, dims (chain, draw, sku, architecture)
+        That the rows have updated, without residuals.
+    one : Unit
+        Whose rows they are, made ready beside the updated draws.
+
+    Returns
+    -------
+    list of dict
+        ``place``, label of the row in the unit's table; ``sku``, ``backend`` and sizes of the row;
+        ``probability`` [1]; ``op_time`` and ``expected`` [s].
+    """
+    held = coordinates(posterior, one.variables)
+    step = max(1, len(held.centre) // SOME)
+    values = held.centre[::step]
+    found = misfit(one.runs, *filled(one.variables, values))
+    belief = _wide((TAIL + one.runs.count) / 2, (TAIL + found.square) / 2).mean(axis=0)
+    residual, first = np.median(found.residual, axis=0), len(one.runs.log_time) - len(one.table)
+    out = []
+    for cell in np.flatnonzero((belief > NAMED) & (one.runs.counted > 0)):
+        runs = np.flatnonzero(one.runs.member[:, cell])
+        for run in runs[_farthest(residual[runs])]:
+            out.append(_said(one, int(run) - first, float(belief[cell]), float(residual[run])))
+    return sorted(out, key=lambda row: -row["probability"])
+
+
+def _said(one: Unit, at: int, belief: float, residual: float) -> dict[str, Any]:
+    """What is said of one row, [s] and [1]."""
+    row = one.table.iloc[at]
+    sizes = {name: int(row[name]) for name in one.runs.law.sizes}
+    labels = {name: str(row[name]) for name in ("sku", "backend", *one.runs.law.labels)}
+    time = float(row["op_time"])
+    return {
+        "place": one.table.index[at],
+        **labels,
+        **sizes,
+        "op_time": time,
+        "expected": float(time / np.exp(residual)),
+        "probability": belief,
+    }
+
+
+def _wide(shape: np.ndarray, rate: np.ndarray) -> np.ndarray:
+    """Probability that a gamma precision is below that of `WIDEST` times the usual scale [1]."""
+    from scipy.special import gammainc  # type: ignore[import-untyped]
+
+    return np.asarray(gammainc(shape, rate / WIDEST**2))
+
+
+def _farthest(residual: np.ndarray) -> list[int]:
+    """Runs of an outlying cell to name: all of them if they agree, else those apart from most."""
+    if len(residual) < 3:
+        return [int(np.argmax(np.abs(residual)))] if np.ptp(residual) > 0 else [0]
+    away = np.abs(residual - np.median(residual))
+    if away.max() < np.abs(np.median(residual)):
+        return list(range(len(residual)))
+    return [int(np.argmax(away))]
