@@ -1,4 +1,4 @@
-"""``m2bayes plan`` from outside: the contract of its JSON, its table, and one line for bad input."""
+"""``m2bayes plan`` from outside: its JSON, its table, and one line for bad input."""
 
 import json
 
@@ -57,14 +57,10 @@ def test_the_table_says_what_was_asked_and_chosen():
     assert run(*argv, "--quiet") == (0, out, "")
 
 
-def test_more_is_never_served_by_fewer():
-    gpus = []
-    for rate, confidence in ((15, 0.6), (15, 0.95), (60, 0.95)):
-        found = planned(
-            "--sku", "h100", "--rate", str(rate), *CHAT, "--confidence", str(confidence)
-        )
-        gpus.append(found["results"][0]["gpus"])
-    assert gpus == sorted(gpus)
+def test_more_is_never_served_by_fewer(two):
+    found = planned("--sku", "h100", "--rate", "60", *CHAT, "--confidence", "0.95")
+    few = next(row for row in two["results"] if row["sku"] == found["choice"])
+    assert found["results"][0]["gpus"] > few["gpus"]
 
 
 def test_one_token_answers_have_no_tpot():
@@ -82,15 +78,8 @@ def test_a_tp_that_does_not_divide_is_skipped_with_the_reason():
     assert code == 0
     assert (rows[3]["verdict"], rows[3]["gpus"]) == ("skipped", None)
     assert "tp=3 does not divide the 64 attention heads" in rows[3]["reason"]
-    assert (
-        rows[1]["verdict"],
-        rows[1]["p_slo"],
-        rows[1]["ttft"] if "ttft" in rows[1] else None,
-    ) == (
-        "does not fit",
-        0,
-        None,
-    )
+    assert (rows[1]["verdict"], rows[1]["p_slo"]) == ("does not fit", 0)
+    assert "ttft" not in rows[1]
     assert rows[4]["gpus"] % 4 == 0
 
 
@@ -194,11 +183,13 @@ def test_a_simulation_stands_beside_the_approximation():
     assert abs(share["simulated"] - share["approximated"]) <= 0.05
 
 
-def test_a_step_that_no_cache_holds_is_told_when_time_ranks(database):
-    argv = ("rank", "--llm", "llama-3.1-70b", "--tp", "4", "--sku", "h100", "h200", "--draws", "40")
-    code, _, err = run(*argv, "--metric", "tpot", "--workload", "decode:batch=128,context=8704")
+def test_a_step_that_no_cache_holds_is_told_when_time_ranks():
+    argv = ("rank", "--llm", "llama-3.1-70b", "--tp", "4", "--sku", "h100", "h200")
+    code, _, err = run(
+        *argv, "--draws", "40", "--metric", "tpot", "--workload", "decode:batch=64,context=8704"
+    )
     assert code == 0
-    assert "the KV cache binds at decode:batch=128,context=8704: H100-80GB-SXM holds" in err
+    assert "the KV cache binds at decode:batch=64,context=8704: H100-80GB-SXM holds" in err
     assert "m2bayes plan ranks by what is served" in err
 
 
