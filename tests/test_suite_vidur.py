@@ -224,44 +224,52 @@ def test_a_layer_is_the_sum_of_its_operators():
     assert found["m"].tolist() == [10.5]
 
 
-# --- one number learnt from a few rows -------------------------------------------------------
+# --- a few rows of the very card -------------------------------------------------------------
 
 
-def test_a_level_is_learnt_as_normal_theory_says(rng):
-    """Level N(0, 0.1²), noise 0.05 of each of ten rows, all normal: mean and sd in closed form."""
-    n, timed, level_sd, noise = 200_000, 10, 0.1, 0.05
-    level = level_sd * rng.standard_normal((n, 1))
-    draws = level + noise * rng.standard_normal((n, timed))
-    found = vidur_home.levelled(level, draws, np.full(timed, 0.2))[:, 0]
-    gain = level_sd**2 / (level_sd**2 + noise**2 / timed)
-    sd = level_sd * np.sqrt(1 - gain)
-    assert abs(found.mean() - 0.2 * gain) < 4 * (sd + 0.2 * gain) / np.sqrt(n)
-    assert abs(found.std() - sd) < 4 * sd / np.sqrt(2 * n) + 4 * sd / np.sqrt(n)
-    # deliberate mistake: shifting by the whole misfit forgets the prior
-    assert abs(0.2 - found.mean()) > 4 * sd / np.sqrt(n)
+@pytest.mark.parametrize("part", _profiles.PARTS)
+def test_rows_that_update_are_of_other_folds(outside, setting, monkeypatch, part):
+    """Ten rows an operator, none of a token count that is asked for; each fold has its own."""
+    table = home_rows(setting, part)
+    table = table[table["llm"] == "one"].reset_index(drop=True)
+    draws = setting.database.draws(
+        setting.posterior if part == _profiles.PROJECTION else setting.light
+    )
+    fold, given = _profiles.folds(table, 3, seed=0), []
+
+    def updated(parent, cells, sheets, **settings):
+        given.append(cells)
+        return SimpleNamespace(draws=parent)
+
+    asked = []
+
+    def log_draws(setting, draws, part, rows, regime, *, backend):
+        asked.append(rows)
+        return np.log(rows["op_time"].to_numpy()) + np.zeros((2, 1))
+
+    monkeypatch.setattr(vidur_home, "updated", updated)
+    monkeypatch.setattr(vidur_home, "log_draws", log_draws)
+    found = vidur_home.out_of_fold(setting, draws, part, table, fold, timed=10)
+    np.testing.assert_allclose(found, np.log([table["op_time"]] * 2), rtol=1e-12)
+    size = "M" if part == _profiles.PROJECTION else "tokens"
+    assert len(given) == 3
+    for cells, rows in zip(given, asked, strict=True):
+        assert set(cells[size]).isdisjoint(rows["tokens"])
+        assert 0 < len(cells) <= 10 * table["op"].nunique()
+        assert not cells.duplicated([size, *({"N", "K", "kernel", "width"} & {*cells})]).any()
 
 
-def test_rows_that_share_nothing_teach_nothing(rng):
-    n = 100_000
-    asked, timed = rng.standard_normal((n, 3)), rng.standard_normal((n, 10))
-    found = vidur_home.levelled(asked, timed, np.full(10, 5.0))
-    # the gain is a covariance of independent means over the variance 1/10 of the second
-    mcse = np.sqrt(1 / 3 * 1 / 10 / n) / (1 / 10)
-    assert abs(found.mean() - asked.mean()) < 4 * mcse * 5.0
-
-
-def test_calibration_rows_are_of_other_folds(outside, setting):
-    """Rows of a fold made absurd do not move that fold; the level of the others does move."""
-    table = home_rows(setting, _profiles.PROJECTION)
-    fold = _profiles.folds(table, 5, seed=0)
-    rng = np.random.default_rng(0)
-    log_times = np.log(table["op_time"].to_numpy()) + rng.normal(0, 0.1, (50, 1))
-    wrong = table.assign(op_time=table["op_time"].where(fold != 2, 1.0))
-    right, moved = (vidur_home.out_of_fold(log_times, t, fold, seed=0) for t in (table, wrong))
-    np.testing.assert_array_equal(moved[:, fold == 2], right[:, fold == 2])
-    assert not np.allclose(moved, right)
-    # all draws differ by their level alone, which ten exact rows tell exactly
-    np.testing.assert_allclose(right, np.log([table["op_time"]] * 50), rtol=1e-9)
+def test_an_update_moves_the_light_kernels_to_their_card(outside, setting):
+    """Kernels twice as slow as those that were fitted: few rows tell most of that."""
+    table = home_rows(setting, _profiles.LIGHT)
+    table = table[(table["llm"] == "one") & (table["op"] == "add")].reset_index(drop=True)
+    draws = setting.database.draws(setting.light)
+    before = _profiles.log_draws(setting, draws, _profiles.LIGHT, table, "benchmark")
+    slower = table.assign(op_time=2 * _profiles.point(before))
+    fold = _profiles.folds(slower, 2, seed=0)
+    after = vidur_home.out_of_fold(setting, draws, _profiles.LIGHT, slower, fold, timed=10)
+    gone = np.log(2) - (np.median(after, axis=0) - np.median(before, axis=0))
+    assert np.abs(gone).mean() < np.log(2) / 2
 
 
 # --- the suites ------------------------------------------------------------------------------

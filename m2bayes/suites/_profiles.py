@@ -143,7 +143,13 @@ def roofline(setting: Setting, part: str, table: pd.DataFrame, sku: str) -> np.n
 
 
 def log_draws(
-    setting: Setting, draws: xr.Dataset, part: str, table: pd.DataFrame, regime: str
+    setting: Setting,
+    draws: xr.Dataset,
+    part: str,
+    table: pd.DataFrame,
+    regime: str,
+    *,
+    backend: str = "any",
 ) -> np.ndarray:
     """Log time [s] of one new run of each row under each posterior draw, dims (draw, row).
 
@@ -159,6 +165,8 @@ def log_draws(
         From `rows`, of one card [1].
     regime : str
         ``served`` or ``benchmark``.
+    backend : str
+        Build that the draws know, or ``any``.
     """
     most = QUICK[0] if setting.quick else KEPT
     step = max(1, draws.sizes["chain"] * draws.sizes["draw"] // most)
@@ -168,7 +176,7 @@ def log_draws(
     types = {v: str if v == "kernel" else float for v in labels}
     held = xr.Dataset({v: ("cell", cells[v].to_numpy().astype(types[v])) for v in labels})
     thin = draws.isel(draw=slice(None, None, step))
-    time = predict(thin, held, sheet, regime=regime, noise=1, seed=setting.seed)
+    time = predict(thin, held, sheet, regime=regime, backend=backend, noise=1, seed=setting.seed)
     flat = np.log(time.isel(sku=0).values.reshape(-1, len(cells)))
     where = table.groupby(labels, sort=False).ngroup()  # cells stand in order of appearance
     return np.asarray(flat[:, where])
