@@ -19,9 +19,14 @@ from m2bayes.cli import main as m2bayes
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIFT = 0.02  # of a figure that is drawn when the documents are checked
-DRAWN = ("rank prefill:tokens=1024",)
+DRAWN = ("rank prefill:tokens=1024", "plan")
 TARGET = ROOT  # where the documents are
 HIER, CONST = "gemm_bf16-hier_gemm", "gemm_bf16-const_ceiling"
+PLAN = [
+    *("plan", "--quiet", "--llm", "llama-3.1-8b", "--sku", "h100", "h200", "l40s", "--tp", "1"),
+    *("--rate", "20", "--input-tokens", "1000", "--output-tokens", "300"),
+    *("--ttft", "1", "--tpot", "0.05", "--price", "example"),
+]
 RANK = [
     *("rank", "--quiet", "--llm", "llama-3.1-8b", "--sku", "a100", "h100", "h200", "l40s"),
     *("--workload", "prefill:tokens=1024"),
@@ -59,6 +64,18 @@ def ranking() -> str:
     if code:
         sys.exit(code)
     return f"```\n{out.getvalue().strip().split(chr(10) * 2)[1]}\n```"
+
+
+def plan() -> str:
+    """The block of the plan that the README shows."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = m2bayes(PLAN)
+    if code:
+        sys.exit(code)
+    words = " ".join(word for word in PLAN if word != "--quiet")
+    words = words.replace(" --rate", " \\\n    --rate")
+    return f"```\n$ m2bayes {words}\n{out.getvalue().strip()}\n```"
 
 
 def gemm_cells() -> str:
@@ -505,7 +522,7 @@ def vidur_seen() -> str:
 
 
 BLOCKS = {
-    "README.md": {"rank prefill:tokens=1024": ranking, "gemm-cells": gemm_cells},
+    "README.md": {"rank prefill:tokens=1024": ranking, "plan": plan, "gemm-cells": gemm_cells},
     "EVALUATION.md": {
         "gemm-cells": gemm_cells,
         "gemm-cells rivals": cells_rivals,
