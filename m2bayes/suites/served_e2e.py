@@ -46,9 +46,9 @@ GROUP = ["sku", "engine", "llm"]
 CONFIGURATION = [*GROUP, "tp", "isl", "osl"]
 POINTS = 3  # contexts at which the decode steps of a run are predicted
 SPLITS = 10  # random halves of the configurations
-DRAWS = 250  # of each chain
+DRAWS, FEW = 100, 25  # of each chain: of the model, and of variants of which a point is scored
 STRANGE = 0.2  # weight, over that of a run without misfit, below which a run is named
-QUICK = {"runs": 40, "draws": 25, "splits": 1}
+QUICK = {"runs": 40, "splits": 1}
 
 
 def run(setting: Setting) -> dict[str, Any]:
@@ -71,14 +71,14 @@ def run(setting: Setting) -> dict[str, Any]:
     runs = served_runs(file, skus=SKUS, llms=LLMS, precision=DTYPE)
     draws, splits = DRAWS, SPLITS
     if setting.quick:
-        draws, splits = QUICK["draws"], QUICK["splits"]
+        draws, splits = FEW, QUICK["splits"]
         runs = runs.iloc[:: -(-len(runs) // QUICK["runs"])].reset_index(drop=True)
 
-    def times(*, prefills: bool = True, **settings: Any) -> np.ndarray:
+    def times(*, draws: int = FEW, prefills: bool = True, **settings: Any) -> np.ndarray:
         own = predictor(setting, assembly=setting.narrow_assembly, draws=draws, **settings)
         return token_times(own, runs, prefills=prefills, tell=setting.tell)
 
-    model = times(overlap=True)
+    model = times(draws=draws, overlap=True)
     others = {
         "16-bit cache": times(overlap=True, kv_dtype="bf16"),
         "8-bit cache": times(overlap=True, kv_dtype=DTYPE),
@@ -185,12 +185,21 @@ def judged(
         "within capacity": len(at),
         "zero-shot": _by_group(times[:, at], inside),
         "others": others,
-        "calibrated": {kind: mean_of(found) for kind, found in halves.items()},
+        "calibrated": {kind: _over_halves(found) for kind, found in halves.items()},
         "strange": strange(times[:, at], inside),
     }
     if len(over):
         out["beyond capacity"] = _by_group(times[:, over], runs.iloc[over].reset_index(drop=True))
     return out
+
+
+def _over_halves(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean scores of each group over the halves that scored it [1]."""
+    labels = sorted({label for one in found for label in one} - {"overall"})
+    return {
+        label: mean_of([one[label] for one in found if label in one])
+        for label in ("overall", *labels)
+    }
 
 
 def _by_group(
