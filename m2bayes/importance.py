@@ -25,6 +25,7 @@ import numpy as np
 from m2bayes._random import labelled_rng
 from m2bayes.coordinates import Coordinates
 
+EVEN = 1e-9  # range of log weights that are all the same
 GOOD = 0.7  # Pareto k up to which smoothed weights may be used
 STEP = 0.02  # of finite differences, in prior sd
 TAIL = 8.0  # degrees of freedom of the proposal
@@ -85,7 +86,9 @@ def smoothed(
     """
     from arviz_stats.base import array_stats
 
-    log_smooth, k = array_stats.psislw(-log_weight)  # it takes log-likelihoods left out
+    log_smooth, k = log_weight, 0.0
+    if np.ptp(log_weight) > EVEN:
+        log_smooth, k = array_stats.psislw(-log_weight)  # it takes log-likelihoods left out
     weight = np.exp(log_smooth - log_smooth.max())
     weight = weight / weight.sum()
     by_draw = weight if draw is None else np.bincount(draw, weight)

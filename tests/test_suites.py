@@ -18,6 +18,7 @@ from m2bayes.suites import (
     _grid,
     attention,
     clock,
+    few_shot,
     flips,
     fresh,
     ranking,
@@ -44,6 +45,8 @@ def setting(small_database, synthetic_posterior, tmp_path, monkeypatch):
     monkeypatch.setattr(flips, "SIMULATED", 50)
     monkeypatch.setattr(ranking, "SETS", {"all three": ("Ampere", "Hopper")})
     monkeypatch.setattr(flips, "CASES", 20)
+    monkeypatch.setattr(few_shot, "CELLS", (0, 3))
+    monkeypatch.setattr(few_shot, "DESIGNS", 1)
     return Setting(small_database, baseline=NAME)
 
 
