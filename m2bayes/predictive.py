@@ -51,19 +51,15 @@ def predict(
     regime : {"served", "benchmark"}
         Served: cold weights and KV cache, settled clock. Benchmark: as kernel tables are taken.
     backend : str
-        One that the posterior knows, or ``any``: the build effect is then drawn, and of laws
-        whose factors belong to a backend's kernel each draw takes one backend for all SKUs.
-    noise : int
-        Number of new runs; 0 for the noise-free time.
-    seed : int
-        Of everything that is drawn here.
+        One that the posterior knows, or ``any``: the build effect, or whose kernels run, is drawn.
+    noise, seed : int
+        Number of new runs, 0 for the noise-free time; seed of everything that is drawn here.
     among : sequence of str
         The backends that ``any`` stands for; by default all that the posterior knows.
     clock : DataArray, dims (chain, draw, sku), optional
         Share of its clock that a SKU keeps under a lowered power limit [1].
     cost : callable
-        What else a backend's kernels cost, as a factor of their time [1], of laws whose factors
-        belong to a backend's kernel.
+        What else a backend's kernels cost, a factor of their time [1].
 
     Returns
     -------
@@ -78,12 +74,11 @@ def predict(
         If the datasheets are for another dtype than the posterior.
     """
     law = law_of(posterior)
-    datasheets = of_dtype(datasheets, str(posterior.attrs.get("dtype")))
-    dtype = str(datasheets["dtype"].item()) if "dtype" in datasheets.coords else None
-    if dtype is not None and computes_in(dtype) != posterior.attrs.get("dtype"):
-        raise WorkloadError(
-            f"datasheets for {dtype}: the posterior knows {posterior.attrs['dtype']}"
-        )
+    own = str(posterior.attrs.get("dtype"))
+    datasheets = of_dtype(datasheets, own)
+    dtype = str(datasheets["dtype"].item()) if "dtype" in datasheets.coords else own
+    if computes_in(dtype) != own:
+        raise WorkloadError(f"datasheets for {dtype}: the posterior knows {own}")
     settings: dict[str, Any] = {"regime": regime, "noise": noise, "seed": seed, "clock": clock}
     if law.variant is None:
         return predict_units(posterior, cells, datasheets, backend=backend, **settings)
@@ -93,9 +88,8 @@ def predict(
     if backend not in ("any", *known_ones):
         raise UnknownNameError("backend", backend, ["any", *known_ones])
     chosen = known_ones if backend == "any" else [backend]
-    times = [_by_kernel(posterior, cells, datasheets, b, settings) for b in chosen]
-    costs = [cost(b) for b in chosen]
-    times = [(time * own).assign_attrs(time.attrs) for time, own in zip(times, costs, strict=True)]
+    parts = ((_by_kernel(posterior, cells, datasheets, b, settings), b) for b in chosen)
+    times = [(time * cost(b)).assign_attrs(units="s") for time, b in parts]
     if len(times) == 1:
         return times[0]
     shape = times[0].shape[:2]
@@ -143,8 +137,7 @@ def _by_kernel(
 def own_seed(posterior: xr.Dataset, seed: int) -> int:
     """Seed [1] of the law that a posterior (any dims) belongs to; only its attributes are read.
 
-    Units of two laws bear one name: without it the prefill kernel and the all-reduce of a backend
-    on a card would draw their discrepancies from the same random numbers.
+    Units of two laws bear one name: two kernels of a card shall not share their random numbers.
     """
     return int(labelled_rng(seed, "law", str(posterior.attrs["law"])).integers(2**31))
 
@@ -170,8 +163,7 @@ def predict_units(
 ) -> xr.DataArray:
     """Joint draws of the time [s] of each cell on each unit, dims as of `predict`.
 
-    As `predict`, but `datasheets` are those of units, from `m2bayes.kernels.unit_sheets`, and
-    each of them runs every cell.
+    As `predict`, but of units, from `m2bayes.kernels.unit_sheets`: each of them runs every cell.
     """
     law = law_of(posterior)
     dims, first = cells[law.sizes[0]].dims, cells[law.sizes[0]]

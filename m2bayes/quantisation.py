@@ -82,5 +82,5 @@ def of_dtype(sheets: xr.Dataset, dtype: str) -> xr.Dataset:
 
 
 def sheets_of(datasheets: xr.Dataset, form: str) -> xr.Dataset:
-    """Datasheets, dims (sku,), for one format: the rate that it computes at, its own traffic."""
+    """Datasheets, dims (sku,) [SI], for one format: the rate it computes at, its own traffic."""
     return of_dtype(datasheets, computes_in(form)).assign_coords(dtype=form)

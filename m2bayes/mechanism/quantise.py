@@ -154,7 +154,7 @@ def kv_terms(
 
 
 def kv_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
-    """Time [s] of decode attention with an 8-bit cache: ``kv_cost`` [1] times half the traffic's.
+    """Time [s] of decode attention with an 8-bit cache: half the traffic's times a cost, dims kept.
 
     Parameters
     ----------
