@@ -88,7 +88,7 @@ def _cost(form: str, like: xr.DataArray, *, seed: int) -> xr.DataArray | float:
 def narrow_cache(
     parts: Mapping[str, xr.Dataset], form: str, kv_dtype: str | None, *, seed: int
 ) -> xr.DataArray:
-    """Whether the KV cache is in 8 bits, dims (chain, draw): all draws, none, or the engine's own.
+    """Whether the KV cache is in 8 bits [1], dims (chain, draw): all draws, none, or some.
 
     Parameters
     ----------

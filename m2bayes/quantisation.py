@@ -46,7 +46,7 @@ KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
 
 
 def format_of(sheets: xr.Dataset) -> Format:
-    """Format that datasheets, dims (sku,), are for; 16 bit if they do not say."""
+    """Format [byte] that datasheets, dims (sku,), are for; 16 bit if they do not say."""
     return named(str(sheets.coords["dtype"].item()) if "dtype" in sheets.coords else "bf16")
 
 

@@ -314,7 +314,7 @@ def metric_of(question: Question, time: xr.DataArray) -> xr.DataArray:
 
 
 def without_rate(question: Question) -> np.ndarray:
-    """Why a SKU cannot compute in the format asked for, or "" where it can, dims (sku,)."""
+    """Why a SKU has no rate [FLOP/s] in the format asked for, or "" if it has one, dims (sku,)."""
     dtype = str(question.posterior.attrs["dtype"])
     rates = of_dtype(question.datasheets, dtype)["peak_flop_rate"].values
     reason = f"has no tensor cores for {dtype}; choose another --dtype"

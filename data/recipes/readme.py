@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DRIFT = 0.02  # of a figure that is drawn when the documents are checked
 DRAWN = ("rank prefill:tokens=1024", "plan")
 TARGET = ROOT  # where the documents are
+NARROW = "gemm_fp8-hier_gemm_fp8"
 HIER, CONST = "gemm_bf16-hier_gemm", "gemm_bf16-const_ceiling"
 PLAN = [
     *("plan", "--quiet", "--llm", "llama-3.1-8b", "--sku", "h100", "h200", "l40s", "--tp", "1"),
@@ -430,6 +431,52 @@ def qlm_growth() -> str:
     return table(["card", "arrivals", "mean wait, s", "growth", "90 %"], rows)
 
 
+def gemm_fp8() -> str:
+    """Errors of 8-bit GEMMs by SKU and backend, beside 16-bit factors and the roofline."""
+    found = results("gemm-fp8")
+    narrow, wide, sheet = found[NARROW], found["bf16 factors"], found["datasheet roofline"]
+    backends = ("sglang", "trtllm", "vllm")
+    skus = list(dict.fromkeys(unit.split("/")[0] for unit in narrow if "/" in unit))
+    rows = []
+    for sku in [*skus, "mean"]:
+        cells = []
+        for backend in backends:
+            unit = backend if sku == "mean" else f"{sku}/{backend}"
+            cells += [percent(part[unit]["median_ape"]) for part in (narrow, wide, sheet)]
+            cells += [percent(narrow[unit]["coverage_90"])]
+        rows.append([sku, *cells])
+    head = ["GPU"]
+    for backend in backends:
+        head += [f"{backend}, %", "bf16 factors", "roofline", "in 90 %"]
+    return table(head, rows)
+
+
+def _runs(row: dict) -> list[str]:
+    """Number of runs, median APE, bias and coverage of one group."""
+    covered = percent(row["coverage_90"]) if "coverage_90" in row else ""
+    runs = f"{row['runs']:.0f}" if "runs" in row else ""
+    return [runs, percent(row["median_ape"]), f"{100 * row['bias']:+.1f}", covered]
+
+
+def served_e2e() -> str:
+    """Time per token by group, and how other predictors do on the same runs."""
+    found = results("served-e2e")
+    rows = [["zero-shot", label, *_runs(row)] for label, row in found["zero-shot"].items()]
+    rows += [["zero-shot", label, *_runs(row)] for label, row in found["others"].items()]
+    over = found["beyond capacity"]["overall"]
+    rows.append(["zero-shot", "beyond the cache's capacity", *_runs(over)])
+    for kind, groups in found["calibrated"].items():
+        rows += [[f"{kind}", label, *_runs(row)] for label, row in groups.items()]
+    return table(["fit", "runs", "number", "median APE", "bias", "in 90 %"], rows)
+
+
+def strange_lines() -> str:
+    """Runs to which a heavy-tailed fit of their engine gives next to no weight."""
+    found = results("served-e2e")["strange"]
+    rows = [[label, ", ".join(map(str, lines))] for label, lines in found.items()]
+    return table(["engine", "lines of the sample"], rows)
+
+
 def power() -> str:
     """Exponents of clock and throughput under lowered power limits."""
     found = results("power")
@@ -546,6 +593,9 @@ BLOCKS = {
         "distserve": distserve,
         "huggyllama": huggyllama,
         "power": power,
+        "gemm-fp8": gemm_fp8,
+        "served-e2e": served_e2e,
+        "served-e2e strange": strange_lines,
     },
 }
 
