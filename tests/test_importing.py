@@ -280,7 +280,8 @@ def test_check_of_other_rows_is_refused(database, name, tmp_path, files, capsys)
     }[database.model(database.posterior(posterior_of(database, name)).model).law]
     imported(database, form, paths, sku="a100").to_csv(tmp_path / "mine.csv", index=False)
     posterior = posterior_of(database, name)
-    code, out, err = run(capsys, "check", posterior, "--data", tmp_path / "mine.csv")
+    mine = ("--data", tmp_path / "mine.csv", "--fingerprint")
+    code, out, err = run(capsys, "check", posterior, *mine)
     assert (code, out) == (2, "")
     assert f"holds other rows than posterior {posterior} was fitted to" in err
 

@@ -14,6 +14,7 @@ COMMANDS = {
     "import": ("importing", "import_"),
     "next": ("next", "next_"),
     "fit": ("fitting", "fit"),
+    "update": ("update", "update"),
     "check": ("judging", "check"),
     "evaluate": ("judging", "evaluate"),
     "lint": ("linting", "lint"),

@@ -7,7 +7,7 @@ import json
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from m2bayes import output, tables
+from m2bayes import output, tables, tables_update
 from m2bayes._files import write_whole
 from m2bayes.commands._shared import figure_file, print_json, teller
 from m2bayes.database import Database
@@ -35,13 +35,15 @@ def check(args: argparse.Namespace) -> int:
         keep=keep,
     )
     if target and not held:
-        raise DataError(f"--plot: nothing to draw: {result['skipped']}")
+        raise DataError(f"--plot: nothing to draw: {result.get('skipped', 'the rows are new')}")
     if target:
         from m2bayes import plot
 
         plot.save(plot.check(held, result["calibration"], title=result["posterior"]), target)
     if args.json:
         print_json(result)
+    elif "drift" in result:
+        print(tables_update.drift(result["drift"]))
     else:
         print(tables.check(result))
     return 0

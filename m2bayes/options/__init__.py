@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from m2bayes.options import asking, doctor, fitting, importing, judging, listing, plan
+from m2bayes.options import asking, doctor, fitting, importing, judging, listing, plan, updating
 from m2bayes.options import next as next_
 from m2bayes.options._examples import exemplify
 from m2bayes.options._question import POSTERIOR
@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(
         dest="command", required=True, metavar="command", parser_class=Parser
     )
-    for group in (asking, plan, next_, fitting, judging, importing, listing, doctor):
+    for group in (asking, plan, next_, fitting, updating, judging, importing, listing, doctor):
         group.add(commands)
     exemplify(commands.choices)
     return top
