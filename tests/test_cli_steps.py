@@ -670,7 +670,7 @@ def test_a_power_limit_is_of_served_work_and_of_posteriors_that_know_it():
         (DECODE, ("--tp", "3"), "use one of 1, 2, 4, 8, 16, 32"),
         (DECODE, ("--tp", "0"), "tp must be a whole number of at least 1"),
         (DECODE, ("--backend", "TRTLM"), "unknown backend 'TRTLM'; did you mean trtllm?"),
-        (DECODE, ("--dtype", "fp8"), "was fitted on bf16 kernels; use that"),
+        (DECODE, ("--dtype", "int8"), "unknown dtype 'int8'; known: bf16, fp8, w4a16"),
         (DECODE, ("--draws", "1"), "--draws 1: give between 4 and"),
         (DECODE, ("--mass", "2"), "interval mass 2.0 must lie between 0 and 1"),
     ],

@@ -15,6 +15,7 @@ POSTERIOR, BASELINE = "gemm_bf16-hier_gemm", "gemm_bf16-const_ceiling"
 PREFILL = "attention_prefill_bf16-hier_attention_prefill"
 DECODE = "attention_decode_bf16-hier_attention_decode"
 LIGHT, ASSEMBLY = "vidur_a100_light-hier_light", "step_bf16"
+NARROW, NARROW_ASSEMBLY = "gemm_fp8-hier_gemm_fp8", "step_fp8"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Setting:
         Name of the light kernels' posterior.
     assembly : str
         Name of the assembly that predicts whole steps.
+    narrow, narrow_assembly : str
+        Names of the 8-bit GEMM posterior and of the assembly of 8-bit steps.
     seed : int
         Of everything drawn.
     quick : bool
@@ -49,6 +52,8 @@ class Setting:
     decode: str = DECODE
     light: str = LIGHT
     assembly: str = ASSEMBLY
+    narrow: str = NARROW
+    narrow_assembly: str = NARROW_ASSEMBLY
     seed: int = 0
     quick: bool = False
 
