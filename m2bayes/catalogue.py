@@ -79,11 +79,13 @@ def found(database: Database, name: str) -> dict[str, Any]:
 
 
 def _found_file(database: Database, path: str) -> dict[str, Any]:
-    """Content of a file: a posterior's record, a datasheet, or an LLM's config.json."""
+    """Content of a file: a record of a posterior or assembly, a datasheet, or a config.json."""
     content = read_json(Path(path), RecordError)
     if "fingerprint" in content:
         record = dataclasses.asdict(database.posterior(path))
         return {"posterior": record, "factors": factors(database, path)}
+    if "parts" in content:
+        return {"assembly": dataclasses.asdict(database.assembly(path))}
     if "suite" in content:
         return {"evaluation": content}
     if "facts" in content:

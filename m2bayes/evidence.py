@@ -47,8 +47,11 @@ def records(database: Database, question: Question) -> list[Posterior]:
     elif not question.whole:
         parts = {"gemm": question.posterior}
     names = [str(draws.attrs["name"]) for draws in parts.values()]
-    known = database.posteriors()
-    return [database.posterior(n if n in known else question.assembly) for n in names]
+    known = {name: name for name in database.posteriors()}
+    if database.is_assembly(question.assembly):
+        held = database.assembly(question.assembly).parts.values()
+        known |= {database.posterior(part).name: part for part in held}
+    return [database.posterior(known.get(n, question.assembly)) for n in names]
 
 
 def diagnostics(record: Posterior) -> dict[str, Any]:
