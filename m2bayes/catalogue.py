@@ -10,7 +10,7 @@ from m2bayes._files import read_json
 from m2bayes.contraction import factor_rows
 from m2bayes.database import Database
 from m2bayes.errors import RecordError, UnknownNameError
-from m2bayes.kernels import unit_sheets
+from m2bayes.kernels import card_of, unit_sheets
 from m2bayes.predictive import law_of
 from m2bayes.tables import diagnosis
 
@@ -95,8 +95,9 @@ def _found_file(database: Database, path: str) -> dict[str, Any]:
 
 
 def factors(database: Database, name: str) -> list[dict[str, Any]]:
-    """Prior and posterior of each factor of a stored posterior, by SKU."""
+    """Prior and posterior of each factor of a stored posterior, by SKU whose datasheet is here."""
     draws, record = database.draws(name), database.posterior(name)
-    sheets = database.datasheets(sorted(record.datasheets), dtype=record.dtype)
-    units = unit_sheets(law_of(draws), sheets, [str(unit) for unit in draws["sku"].values])
-    return factor_rows(draws, units, record.prior)
+    here = sorted(set(record.datasheets) & set(database.skus()))
+    sheets = database.datasheets(here, dtype=record.dtype)
+    labels = [str(unit) for unit in draws["sku"].values if card_of(str(unit)) in here]
+    return factor_rows(draws, unit_sheets(law_of(draws), sheets, labels), record.prior)
