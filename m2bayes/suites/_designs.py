@@ -31,6 +31,8 @@ class Design:
         Population mean whose prior the control gets wrong.
     clock : str, optional
         Data set whose loads and cap sweep are read; its clocks are simulated.
+    tune, thin : int
+        Discarded draws, and draws for each that is kept: fewer where each costs more [1].
     """
 
     skus: tuple[str, ...]
@@ -38,6 +40,8 @@ class Design:
     cells: tuple[tuple[str | int, ...], ...]
     factor: str
     clock: str | None = None
+    tune: int = 400
+    thin: int = 32
 
 
 def _grid(*sides: tuple[str | int, ...]) -> tuple[tuple[str | int, ...], ...]:
@@ -55,7 +59,13 @@ GEMMS = (
 HEADS = ((32, 8), (8, 8))
 DESIGNS = {
     "hier_gemm": Design(
-        (AMPERE, HOPPER, SISTER), ("sglang", "vllm"), GEMMS, "log_eta_issue_mean", "clock_sustained"
+        (AMPERE, HOPPER, SISTER),
+        ("sglang", "vllm"),
+        GEMMS,
+        "log_eta_issue_mean",
+        "clock_sustained",
+        tune=300,
+        thin=16,
     ),
     "const_ceiling": Design(
         (AMPERE, HOPPER, SISTER), ("sglang", "vllm"), GEMMS, "log_ceiling_mean"
@@ -70,6 +80,8 @@ DESIGNS = {
             )
         ),
         "log_tile_overhead_mean",
+        tune=300,
+        thin=16,
     ),
     "hier_attention_decode": Design(
         (AMPERE, HOPPER, SISTER),
@@ -92,6 +104,8 @@ DESIGNS = {
             )
         ),
         "log_block_cost_mean",
+        tune=300,
+        thin=16,
     ),
     "hier_light": Design(
         (AMPERE,),
@@ -111,7 +125,9 @@ DESIGNS = {
         tuple(product((2, 4, 8), (1024, 65536, 1 << 20, 1 << 24, 1 << 28))),
         "log_start_time_mean",
     ),
-    "hier_gemm_fp8": Design((HOPPER, SISTER, ADA), ("vllm",), GEMMS, "log_quantise_time_mean"),
+    "hier_gemm_fp8": Design(
+        (HOPPER, SISTER, ADA), ("vllm",), GEMMS, "log_quantise_time_mean", tune=300, thin=16
+    ),
     "hier_kv_fp8": Design(
         (HOPPER, SISTER, ADA),
         ("vllm",),

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 DATA = ("clock_sustained",)
 JUDGED = ("assembly", "baseline")  # fields of the setting
-EFFORT = sbc.Effort()
 CONTROL = 100  # simulations of the control
 SHIFT = 1.0  # of the control's prior, in its own standard deviations
 QUICK = sbc.Effort(simulations=4, kept=7, tune=100, thin=4, ess=0.0, longer=(1,))
@@ -32,21 +31,21 @@ def run(setting: Setting) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``effort`` and ``scales`` (whether the spreads of the hierarchy are fixed or sampled);
-        ``models``: as from `m2bayes._ranks.judged`, with ``labels``, ``cells`` and the
-        ``control``: the same of simulations whose ``factor`` was drawn from a prior higher by
-        ``shift`` sd.
+        ``scales``: whether the spreads of the hierarchy are fixed or sampled; ``models``: as from
+        `m2bayes._ranks.judged`, with ``effort``, ``labels``, ``cells`` and the ``control``: the
+        same of simulations whose ``factor`` was drawn from a prior higher by ``shift`` sd.
     """
-    effort, names = (QUICK, [SMALLEST]) if setting.quick else (EFFORT, list(_designs.DESIGNS))
+    names = [SMALLEST] if setting.quick else list(_designs.DESIGNS)
     return {
-        "effort": asdict(effort) | {"longer": list(effort.longer)},
         "scales": "sampled, each from its prior",
-        "models": {name: _model(setting, name, effort) for name in names},
+        "models": {name: _model(setting, name) for name in names},
     }
 
 
-def _model(setting: Setting, name: str, effort: sbc.Effort) -> dict[str, Any]:
+def _model(setting: Setting, name: str) -> dict[str, Any]:
     """Calibration of one model, and its control."""
+    design = _designs.DESIGNS[name]
+    effort = QUICK if setting.quick else sbc.Effort(tune=design.tune, thin=design.thin)
     inputs = _designs.inputs(setting.database, name)
     model = inputs.build(setting.database.builder(name))
 
@@ -55,7 +54,7 @@ def _model(setting: Setting, name: str, effort: sbc.Effort) -> dict[str, Any]:
         setting.tell(f"{name}: compiling")
         return compiled_model(model, jitter=inputs.law.variant is None)
 
-    factor, mark = _designs.DESIGNS[name].factor, fingerprint(model)
+    factor, mark = design.factor, fingerprint(model)
     parts: dict[str, tuple[sbc.Effort, dict[str, Any]]] = {
         "": (effort, {}),
         "control": (
@@ -76,7 +75,11 @@ def _model(setting: Setting, name: str, effort: sbc.Effort) -> dict[str, Any]:
         found = sbc.ranks(compiled, simulated, lengths, file=file, tell=tell)
         out[part] = judged(found, lengths.kept)
     control = {"factor": factor, "shift": SHIFT, **out["control"]}
-    own = {"labels": inputs.skus, "cells": inputs.cells().sizes["cell"]}
+    own = {
+        "effort": asdict(effort) | {"longer": list(effort.longer)},
+        "labels": inputs.skus,
+        "cells": inputs.cells().sizes["cell"],
+    }
     return {**own, **out[""], "control": control}
 
 
