@@ -154,7 +154,7 @@ def _questions(setting: Setting, parts: dict[str, xr.Dataset]) -> dict[str, Any]
     p = best.mean(("chain", "draw"))
     asked = {
         (what, str(workload), str(sku)): held.sel(workload=workload, sku=sku, drop=True)
-        for what, held in (("step_time", np.log(times)), ("best", best))
+        for what, held in (("step_time", times), ("best", best))
         for workload in times["workload"].values
         for sku in times["sku"].values
         if what == "step_time" or OPEN[0] < float(p.sel(workload=workload, sku=sku)) < OPEN[1]
