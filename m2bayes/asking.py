@@ -27,7 +27,9 @@ def ask(args: argparse.Namespace) -> Question:
     llm = database.llm(args.llm) if args.llm else None
     if llm is not None and not any(isinstance(w, Step) for w in workloads):
         raise WorkloadError(f"{workloads[0].kind}: workloads name a kernel; leave --llm out")
-    named(args.dtype)  # refuses what is no format
+    # 8-bit steps have 16-bit kernels too; what is no format is refused here
+    one = named(args.dtype).rate == "bf16"
+    datasheets = database.datasheets(args.sku, dtype="bf16" if one else None)
     if args.posterior is None:
         args.posterior = f"step_{computes_in(args.dtype)}"
     metric = args.metric or _metric(database, args, workloads)
@@ -37,8 +39,6 @@ def ask(args: argparse.Namespace) -> Question:
     for name in parts.values():
         _same_datasheets(database, args.sku, name)
     draws = aligned({part: database.draws(name) for part, name in parts.items()})
-    one = computes_in(args.dtype) == "bf16"  # 8-bit steps have 16-bit kernels too
-    datasheets = database.datasheets(args.sku, dtype="bf16" if one else None)
     if args.draws is not None:
         draws = {part: thinned(posterior, args.draws) for part, posterior in draws.items()}
     question = Question(

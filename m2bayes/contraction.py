@@ -46,7 +46,7 @@ def factor_rows(
     for sku in [str(s) for s in datasheets["sku"].values]:
         columns = {k: v.sel(sku=sku) if "sku" in v.dims else v for k, v in held.items()}
         flat = {k: v.transpose("chain", "draw").values.ravel() for k, v in columns.items()}
-        matrix = np.corrcoef(np.stack(list(flat.values())))
+        matrix = np.atleast_2d(np.corrcoef(np.stack(list(flat.values()))))
         np.fill_diagonal(matrix, 0.0)
         for i, factor in enumerate(card):
             shared = "sku" not in held[factor["name"]].dims

@@ -98,7 +98,7 @@ def test_several_tps_are_tried():
     assert ("llama-3.1-8b", 8) in SHARED
 
 
-HEAD = {"llm", "dtype", "tp", "posterior", "metric", "units", "draws", "seed"}
+HEAD = {"llm", "dtype", "kv_dtype", "tp", "posterior", "metric", "units", "draws", "seed"}
 HEAD |= {"regime", "backend", "results", "remarks"}
 TIMES = {"sku", "median", "mean", "interval", "fits", "basis", "extrapolating"}
 RANKED = TIMES | {"p_best", "p_best_mcse", "expected_rank", "expected_regret", "relative_regret"}
@@ -887,4 +887,4 @@ def test_every_card_breaks_a_step_down():
 def test_no_card_and_no_llm_is_left_out():
     assert len(DATABASE.skus()) == 18
     assert len(DATABASE.llms()) == 15
-    assert set(ASSEMBLY.parts) == set(PARTS)
+    assert set(ASSEMBLY.parts) == {*PARTS, "kv_fp8"}

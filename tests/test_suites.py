@@ -63,7 +63,8 @@ def figures(node):
 
 
 OUTSIDE = {"fresh", "light", "served", "distserve", "power", "qlm"}  # read tables that users fetch
-ELSEWHERE = {"attention", "attention-transfer"}  # of posteriors that the small database lacks
+# of posteriors that the small database lacks
+ELSEWHERE = {"attention", "attention-transfer", "gemm-fp8", "served-e2e"}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in OUTSIDE | ELSEWHERE])
