@@ -24,6 +24,8 @@ from m2bayes.narrow import narrow_cache, unfused
 from m2bayes.operators import operators
 from m2bayes.quantisation import FORMATS, format_of, named, of_dtype, sheets_of
 from m2bayes.residency import DTYPE_BYTES
+from m2bayes.suites import Setting
+from m2bayes.suites import run as run_suite
 from m2bayes.workload import Step
 
 EXACT = {"rtol": 1e-12}
@@ -303,3 +305,13 @@ def test_no_card_with_8_bit_cores_is_no_answer():
 def test_what_cannot_be_asked_is_refused(more, says):
     outcome = run("predict", *ASK, DECODE, "--sku", "h100", *more)
     assert says in refusal(outcome)
+
+
+def test_the_suite_of_unseen_cells_runs_and_beats_its_rivals(database):
+    found = run_suite("gemm-fp8", Setting(database, quick=True))
+    narrow, wide, sheet = found["results"].values()
+    assert next(iter(found["results"])) == "gemm_fp8-hier_gemm_fp8"
+    assert set(found["inputs"]) >= {"gemm_fp8_test", "gemm_fp8-hier_gemm_fp8"}
+    assert narrow["mean"]["median_ape"] < 0.1 < wide["mean"]["median_ape"]
+    assert narrow["mean"]["median_ape"] < sheet["mean"]["median_ape"]
+    assert 0.75 < narrow["mean"]["coverage_90"] < 0.98
