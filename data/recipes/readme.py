@@ -15,6 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from _source import HEAD as SOURCE_HEAD
+from _source import rows as source_rows
+
 from m2bayes.cli import main as m2bayes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -568,9 +571,37 @@ def vidur_seen() -> str:
     return table(["card", "timings", "timings for the discrepancy", "clock readings"], rows)
 
 
+def source() -> str:
+    """Every row of the source document."""
+    return table(SOURCE_HEAD, source_rows())
+
+
+def measured_next() -> str:
+    """Cells that settle a choice, by policy."""
+    found = results("next")
+    rows = []
+    for name, row in found["policies"].items():
+        low, high = row["cells_open_interval"]
+        ratio = " to ".join(f"{v:.2f}" for v in row["ratio_interval"])
+        rows.append(
+            [
+                name,
+                f"{row['cells']:.1f}",
+                f"{row['cells_open']:.1f} ({low:.1f} to {high:.1f})",
+                f"{row['ratio']:.2f} ({ratio})",
+                percent(row["settled"]),
+                *(f"{100 * row['regret'][n]:.2f}" for n in ("0", "4", "16", "48")),
+            ]
+        )
+    head = ["policy", "cells", "of open choices", "over next", "settled, %"]
+    return table([*head, *(f"regret after {n}, %" for n in (0, 4, 16, 48))], rows)
+
+
 BLOCKS = {
     "README.md": {"rank prefill:tokens=1024": ranking, "plan": plan, "gemm-cells": gemm_cells},
     "EVALUATION.md": {
+        "source": source,
+        "next": measured_next,
         "gemm-cells": gemm_cells,
         "gemm-cells rivals": cells_rivals,
         "gemm-transfer": transfer,
@@ -592,7 +623,14 @@ BLOCKS = {
         "served bias": served_bias,
         "distserve": distserve,
         "huggyllama": huggyllama,
+        "qlm": qlm,
+        "qlm tpot": qlm_tpot,
+        "qlm growth": qlm_growth,
         "power": power,
+        "vidur-home": vidur_home,
+        "vidur-transfer": vidur_transfer,
+        "vidur-transfer ratios": vidur_ratios,
+        "vidur-transfer seen": vidur_seen,
         "gemm-fp8": gemm_fp8,
         "served-e2e": served_e2e,
         "served-e2e strange": strange_lines,
