@@ -28,13 +28,13 @@ class StepTimes(Protocol):
     """Step times of one draw [s], arrays with a leading dim draw of length 1."""
 
     def decode_time(self, batch: Any, context: Any) -> np.ndarray:
-        """Of a step in which `batch` sequences decode [s]."""
+        """Of a step in which `batch` sequences decode [s], dims (draw,)."""
 
     def prefill_time(self, tokens: Any, prefix: Any = 0) -> np.ndarray:
-        """Of a step that reads `tokens` of prompts [s]."""
+        """Of a step that reads `tokens` of prompts [s], dims (draw,)."""
 
     def mixed_time(self, tokens: Any, batch: Any, context: Any, prefix: Any = 0) -> np.ndarray:
-        """Of a step that does both [s]."""
+        """Of a step that does both [s], dims (draw,)."""
 
 
 def requests_of(arrival: Any, prompt: Any, output: Any) -> xr.Dataset:
