@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from m2bayes.importing import read_measurements
     from m2bayes.posterior import sample
     from m2bayes.predictive import predict
+    from m2bayes.voi import value_of_information
     from m2bayes.workload import gemm_cells, parse_workload
 
 _HOMES = {
@@ -25,6 +26,7 @@ _HOMES = {
     "rank": "decision",
     "read_measurements": "importing",
     "sample": "posterior",
+    "value_of_information": "voi",
     "verdict": "decision",
 }
 
@@ -41,6 +43,7 @@ __all__ = [
     "rank",
     "read_measurements",
     "sample",
+    "value_of_information",
     "verdict",
 ]
 

@@ -11,15 +11,23 @@ import xarray as xr
 
 from m2bayes import decision
 from m2bayes._random import labelled_rng
+from m2bayes.factors import with_skus
 from m2bayes.feasibility import feasible
 from m2bayes.gemm import gemm_shapes
+from m2bayes.mechanism.gemm import gemm_terms, sustained_share
 from m2bayes.operators import attention_cells, operators
 from m2bayes.predictive import predict
 from m2bayes.question import Question, metric_of, step_times
 from m2bayes.workload import Attention, Kernel, Step, Workload, gemm_cells
 
 TOKENS = (1, 16, 64, 256, 1024, 4096, 16384)  # M of cells beside those of the workloads
-HOURS = {"gemm": 0.02, "attention": 0.02, "step": 0.5}  # [h] of one GPU: set-up more than kernels
+HOURS = {
+    "gemm": 0.02,
+    "attention": 0.02,
+    "clock": 0.02,
+    "step": 0.5,
+}  # [h] of one GPU: set-up more than kernels
+CLOCKED = 16384  # M at which the clock is read: it has settled under full load
 SERVED_NOISE = 0.02  # log sd of a timed step about its median, from run to run [1]
 UNLIKELY = 0.005  # p_best below which nobody would measure a SKU to settle a choice
 
@@ -38,22 +46,27 @@ class Candidate:
         Runs whose median is read [1].
     tp : int
         GPUs that a step takes [1].
+    clock : bool
+        Whether the sustained SM clock under the kernel is read, not its time.
     """
 
     sku: str
     workload: Workload
     repeats: int
     tp: int = 1
+    clock: bool = False
 
     @property
     def kind(self) -> str:
-        """``gemm``, ``attention`` or ``step``."""
+        """``gemm``, ``attention``, ``step`` or ``clock``."""
+        if self.clock:
+            return "clock"
         return "step" if isinstance(self.workload, Step) else self.workload.kind
 
     @property
     def label(self) -> str:
-        """What is timed where."""
-        return f"{self.workload.label} on {self.sku}"
+        """What is read where."""
+        return f"{'clock under ' * self.clock}{self.workload.label} on {self.sku}"
 
     @property
     def hours(self) -> float:
@@ -62,7 +75,7 @@ class Candidate:
 
     def command(self, llm: str) -> str:
         """Command that takes the measurement on a machine with the SKU."""
-        if not isinstance(self.workload, Step):
+        if not isinstance(self.workload, Step):  # sustained runs read the clock too
             return (
                 f"m2bayes measure --cell {self.workload.label} --repeats {self.repeats} "
                 "--out cells.csv"
@@ -114,8 +127,17 @@ def candidates(question: Question, loss: xr.DataArray, *, repeats: int = 5) -> l
     chance = decision.p_best(able)
     skus = [str(s) for s, p in zip(able["sku"].values, chance.values, strict=True) if p > UNLIKELY]
     steps: list[Workload] = list(question.workloads) if question.whole else []
-    every = [*steps, *_gemms(question), *_attention(question)]
-    return [Candidate(sku, workload, repeats, question.tp) for sku in skus for workload in every]
+    products = [*_gemms(question)]
+    every = [*steps, *products, *_attention(question)]
+    loaded = [w for w in products if w.m == CLOCKED and "clock_misfit" in question.posterior][:1]
+    return [
+        candidate
+        for sku in skus
+        for candidate in (
+            *(Candidate(sku, workload, repeats, question.tp) for workload in every),
+            *(Candidate(sku, workload, repeats, clock=True) for workload in loaded),
+        )
+    ]
 
 
 def _gemms(question: Question) -> Iterator[Kernel]:
@@ -152,10 +174,10 @@ def _attention(question: Question) -> Iterator[Attention]:
 
 
 def readings(question: Question, found: Sequence[Candidate]) -> xr.DataArray:
-    """What each measurement would read: log of the median time [1], dims (chain, draw, candidate).
+    """What each measurement would read, dims (chain, draw, candidate): log of a median time [1].
 
-    Kernels are read as a benchmark takes them, with the noise of their runs; steps as an engine
-    runs them. Draws are those of `losses`.
+    Of a clock its log over boost. Kernels are read as a benchmark takes them, with the noise of
+    their runs; steps as an engine runs them. Draws are those of `losses`.
     """
     columns: dict[str, xr.DataArray] = {}
     for kind, read in _READERS.items():
@@ -173,6 +195,8 @@ def readings(question: Question, found: Sequence[Candidate]) -> xr.DataArray:
 
 def _reader(candidate: Candidate) -> str:
     workload = candidate.workload
+    if candidate.clock:
+        return "clock"
     return f"attention_{workload.phase}" if isinstance(workload, Attention) else candidate.kind
 
 
@@ -210,6 +234,20 @@ def _attention_times(phase: str) -> Callable[[Question, Sequence[Candidate]], An
     return read
 
 
+def _clocks(question: Question, found: Sequence[Candidate]) -> Any:
+    """Sustained clock over boost [1], with what a card's clock departs from its forecast by."""
+    sheets, cells = _sheets(question, found), gemm_cells(None, _unique(found)).isel(op=0, drop=True)
+    factors = with_skus(question.posterior, sheets, seed=question.seed)
+    share = sustained_share(gemm_terms(cells, sheets, regime="served"), factors)
+    share = share.transpose("sku", "workload", "chain", "draw")
+    misfit = question.posterior["clock_misfit"].transpose("chain", "draw").values
+    noise = np.empty(share.shape)
+    for i, sku in enumerate(share["sku"].values):
+        rng = labelled_rng(question.seed, "clock reading", str(sku))
+        noise[i] = rng.standard_t(4, size=misfit.shape)
+    return share * np.exp(misfit * noise)
+
+
 def _step_times(question: Question, found: Sequence[Candidate]) -> Any:
     """Median of timed steps [s], dims (…, sku, workload)."""
     own = replace(question, datasheets=_sheets(question, found), workloads=_unique(found))
@@ -226,5 +264,6 @@ _READERS: dict[str, Callable[[Question, Sequence[Candidate]], Any]] = {
     "gemm": _gemm_times,
     "attention_prefill": _attention_times("attention_prefill"),
     "attention_decode": _attention_times("attention_decode"),
+    "clock": _clocks,
     "step": _step_times,
 }

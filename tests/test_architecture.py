@@ -25,9 +25,9 @@ PACKAGE = ROOT / "m2bayes"
 
 # The pipeline, lowest first: a module imports from layers below its own, never from its own.
 LAYERS = [
-    {"errors", "_math", "_random", "options._types"},
-    {"options._question", "options.fitting", "options.importing"},
-    {"options.asking", "options.judging", "options.listing", "options.plan"},
+    {"errors", "_math", "_random", "options._types", "options._examples"},
+    {"options._question", "options.fitting", "options.importing", "options.updating"},
+    {"options.asking", "options.doctor", "options.judging", "options.listing", "options.plan"},
     {"options"},
     {"_ranks"},
     {"_families", "_files", "_spec", "datasheet", "decision", "score", "discrepancy", "calibrate"},
@@ -44,10 +44,17 @@ LAYERS = [
     {"mechanism.laws", "gemm"},
     {"kernels", "operators", "residuals", "contraction", "records"},
     {"measurements", "residency", "predictive"},
+    {"coordinates", "likelihood", "carried", "design"},
+    {"enlarge", "importance", "rows"},
+    {"condition", "smoothing"},
+    {"outlying"},
+    {"updating"},
+    {"moves"},
     {"memory"},
     {"narrow"},
     {"hierarchy", "step", "workload"},
     {"outside", "importers", "importers._rows", "importers._meaning"},
+    {"silicon"},
     {"database", "traces", "timings", "vidur", "requests"},
     {"importers._parts", "importers.designed", "importers.hosts"},
     {"importers._labels", "importers.engines", "importers.counters", "plausible"},
@@ -60,10 +67,12 @@ LAYERS = [
     {"posterior", "remarks", "catalogue", "plan", "planned"},
     {"sizing", "simulated"},
     {"fleet"},
-    {"leaveout", "sbc"},
+    {"leaveout", "sbc", "refit", "tables_update"},
+    {"update"},
     {"evaluate", "suites._designs", "suites._density", "suites._ladder"},
-    {"checking", "suites._grid", "suites._steps", "suites._forest", "suites.rivals"},
-    {"suites.gemm_fp8", "suites._scalars"},
+    {"drift"},
+    {"checking", "doctor", "suites._grid", "suites._steps", "suites._forest", "suites.rivals"},
+    {"suites.gemm_fp8", "suites._scalars", "suites.few_shot"},
     {"suites.served_e2e"},
     {"suites.gemm_cells", "suites.gemm_transfer", "suites.clock", "suites.eta", "suites.attention"},
     {
@@ -97,6 +106,7 @@ LAYERS = [
     {"commands.report"},
     {"commands.asking", "commands.fitting", "commands.importing", "commands.judging"},
     {"commands.linting", "commands.listing", "commands.measuring", "commands.plan"},
+    {"commands.doctor", "commands.update"},
     {"commands"},
     {"cli"},
     {"__init__"},
@@ -105,14 +115,19 @@ ARRAYS = {"numpy", "xarray"}
 FRAMES = {*ARRAYS, "pandas"}
 DRAWING = sorted(name for names in LAYERS for name in names if name.startswith("plot."))
 READERS = sorted(name for names in LAYERS for name in names if name.startswith("importers."))
+UPDATING = ("carried", "rows", "condition", "updating", "update", "drift", "checking")
+UPDATING += ("suites.few_shot",)
 # Third parties at module level; modules that are not named here have ARRAYS.
 AT_MODULE_LEVEL = {
     "cli": set(),
     "__init__": set(),
     "errors": set(),
+    "doctor": {"packaging"},
+    "commands.doctor": set(),
     "output": set(),
     "measurements": FRAMES,
     "inputs": FRAMES,
+    **dict.fromkeys(UPDATING, FRAMES),
     "suites.gemm_transfer": FRAMES,
     "suites.fresh": FRAMES,
     "suites.power": FRAMES,
@@ -144,9 +159,14 @@ AT_MODULE_LEVEL = {
 }
 # Third parties inside functions: what only some commands need, and the other half of `_math`.
 LAZILY = {
+    "commands.doctor": {"shtab"},
     "simulate": {"simpy"},
     "_math": {"pytensor"},
     "diagnostics": {"arviz_stats"},
+    "importance": {"arviz_stats"},
+    "outlying": {"scipy"},
+    "drift": {"scipy"},
+    "refit": {"nutpie", "pymc", "pytensor"},
     "posterior": {"nutpie", "pymc"},
     "suites.rivals": {"sklearn"},
     "suites._forest": {"sklearn"},
@@ -630,7 +650,11 @@ def literals(tree):
                 yield target, node.value
 
 
-ALLOWED_NAMES = {("options._question", "POSTERIOR"), ("options.judging", "GEMM_POSTERIOR")}
+ALLOWED_NAMES = {
+    ("options._question", "POSTERIOR"),
+    ("options.judging", "GEMM_POSTERIOR"),
+    ("options._examples", "EXAMPLES"),
+}
 
 
 def may_name(module_name, target):

@@ -66,6 +66,26 @@ def test_candidates_are_steps_products_and_attention_of_each_sku_that_may_win(cl
         assert parse_workload(c.workload.label) == c.workload
         assert c.hours == HOURS[c.kind]
         assert (c.workload.label in c.command("x")) == (c.kind != "step")
+    assert sum(c.clock for c in found) == 2
+
+
+def test_a_clock_reading_of_a_card_that_nobody_measured_tells_of_its_long_products():
+    """Of a measured card the timings have told already what the clock could say of them."""
+    asked = question("--llm", "llama-3.1-8b", "--sku", "a40", "l4", "--workload", 
+                     "prefill:tokens=8192", *FEW)  # fmt: skip
+    found = candidates(asked, losses(asked))
+    (clock,) = [c for c in found if c.clock and c.sku == "A40-48GB-PCIe"]
+    own = [c for c in found if not c.clock and c.sku == clock.sku and c.kind == "gemm"]
+    read = readings(asked, [clock, *own])
+    seen = read.sel(candidate=clock.label).values.ravel()
+    assert np.exp(np.median(seen)) < 1  # of boost
+    corr = {
+        c.workload.m: np.corrcoef(seen, read.sel(candidate=c.label).values.ravel())[0, 1]
+        for c in own
+        if c.workload.n == 28672
+    }
+    assert corr[16384] < -0.2
+    assert corr[16384] < corr[1] - 0.1
 
 
 def test_a_sku_that_cannot_win_is_not_measured():

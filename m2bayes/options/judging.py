@@ -10,6 +10,7 @@ GEMM_POSTERIOR = "gemm_bf16-hier_gemm"
 SUITES = (
     "gemm-cells",
     "gemm-transfer",
+    "few-shot",
     "clock",
     "eta",
     "ranking",
@@ -20,10 +21,18 @@ SUITES = (
     "attention-transfer",
     "light",
     "served",
+    "served-e2e",
+    "gemm-fp8",
     "distserve",
     "power",
+    "next",
+    "qlm",
     "vidur-home",
     "vidur-transfer",
+    "sbc",
+    "sensitivity",
+    "loo",
+    "prior",
 )
 
 
@@ -37,7 +46,7 @@ def add(commands: Any) -> None:
         "--data",
         type=text,
         metavar="FILE.csv",
-        help="the rows it was fitted to, where they are not included: made by m2bayes import",
+        help="new rows: do they agree with it? or those it was fitted to, where not included",
     )
     check.add_argument(
         "--fingerprint", action="store_true", help="rebuild the model too and compare its density"
