@@ -21,8 +21,8 @@ def outliers(posterior: xr.Dataset, one: Unit) -> list[dict[str, Any]]:
 
     The errors of a cell are normal with a scale of their own, whose prior makes them Student-t. A
     cell is an outlier where that scale is beyond `WIDEST` times the usual, which has a prior
-    probability of 0.7 %; of its runs those are named that lie farthest from the others, or of
-    two or one from the model.
+    probability of 0.7 %. Of its runs that is named which lies farthest from the others; where they
+    agree none is, since then the shape is slow and not its measurement.
 
     Parameters
     ----------
@@ -75,10 +75,14 @@ def _wide(shape: np.ndarray, rate: np.ndarray) -> np.ndarray:
 
 
 def _farthest(residual: np.ndarray) -> list[int]:
-    """Runs of an outlying cell to name: all of them if they agree, else those apart from most."""
-    if len(residual) < 3:
-        return [int(np.argmax(np.abs(residual)))] if np.ptp(residual) > 0 else [0]
-    away = np.abs(residual - np.median(residual))
-    if away.max() < np.abs(np.median(residual)):
-        return list(range(len(residual)))
-    return [int(np.argmax(away))]
+    """The run of an outlying cell to name, unless its runs agree: then it is the shape's own.
+
+    >>> _farthest(np.array([0.02, 1.39, 0.0])), _farthest(np.array([1.3, 1.4]))
+    ([1], [])
+    """
+    if len(residual) == 1:
+        return [0]
+    others = [np.median(np.delete(residual, i)) for i in range(len(residual))]
+    away = np.abs(residual - others)
+    far = int(np.argmax(away))
+    return [far] if away[far] > abs(others[far]) else []

@@ -98,7 +98,9 @@ def _outliers(rows: Sequence[dict[str, Any]]) -> str:
         }
         for row in rows
     ]
-    return f"left out as outliers:\n{columns(said, '  ')}"
+    return (
+        f"outliers, which count little and say nothing of shapes near them:\n{columns(said, '  ')}"
+    )
 
 
 def drift(result: dict[str, Any]) -> str:

@@ -31,7 +31,7 @@ from m2bayes.smoothing import moved
 
 PATHS = ("reweighting", "steps", "sampling")
 LEAST = 400.0  # effective draws that weights must leave
-MOST_STEPS = 8  # of `m2bayes.smoothing`; rows that need more contradict the posterior: sample it
+MOST_STEPS = 4  # of `m2bayes.smoothing`; what needs more is too far to take draws for normal
 Sampled = tuple[xr.Dataset, dict[str, float]]
 
 
@@ -117,14 +117,8 @@ def updated(
     draws, taken, figures = _first(start, rows, units, tell=tell, **settings)
     ready, found = _judged(draws, parent, rows, units, seed)
     believed = table.drop([row["place"] for row in found])
-    if found and len(believed) and taken != "sampling":
-        tell(f"{len(found)} rows are outliers: once more without them")
-        rest = {name: held.loc[held.index.isin(believed.index)] for name, held in rows.items()}
-        rest = {name: held for name, held in rest.items() if len(held)}
-        draws, taken, figures = _first(start, rest, units, tell=tell, **settings)
     draws = builds_drawn(draws.assign_attrs(parent.attrs), seed=seed)
-    held = [name for name in names if name in draws.indexes["sku"]]
-    whole = with_residuals(draws, parent, believed, units.sel(sku=held))
+    whole = with_residuals(draws, parent, believed, units)
     return Updated(whole, parent, ready, table, units, taken, figures, found, seed)
 
 
