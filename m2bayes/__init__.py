@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from m2bayes.database import Database
     from m2bayes.decision import choose, evpi, expected_regret, p_best, p_flip, rank, verdict
     from m2bayes.importing import read_measurements
+    from m2bayes.information.voi import value_of_information
     from m2bayes.posterior import sample
     from m2bayes.predictive import predict
-    from m2bayes.voi import value_of_information
     from m2bayes.workload import gemm_cells, parse_workload
 
 _HOMES = {
@@ -26,7 +26,7 @@ _HOMES = {
     "rank": "decision",
     "read_measurements": "importing",
     "sample": "posterior",
-    "value_of_information": "voi",
+    "value_of_information": "information.voi",
     "verdict": "decision",
 }
 

@@ -12,12 +12,12 @@ import xarray as xr
 from m2bayes._files import sha256, shown, write_whole
 from m2bayes.database import Database
 from m2bayes.errors import DataError, M2BayesError, RecordError, UnknownNameError
-from m2bayes.floors import sound, weights_of
 from m2bayes.importers._parts import PLACE, Ask, Part, joined, names_of
 from m2bayes.importers.formats import FORMATS, Format, Whole, recognised
+from m2bayes.linting.floors import sound, weights_of
+from m2bayes.linting.plausible import Finding, counted
 from m2bayes.measurements import checked, content_hash
 from m2bayes.mechanism.laws import LAWS
-from m2bayes.plausible import Finding, counted
 
 
 def read(

@@ -107,7 +107,7 @@ def test_a_bad_selection_is_refused(command, changes, complaint):
     [
         ("--backend", "TRTLM", "unknown backend 'TRTLM'; did you mean trtllm?"),
         ("--metric", "gem_time", "unknown metric 'gem_time'; did you mean gemm_time"),
-        ("--metric", "cost_per_million_tokens", "is planned; use step_time, gemm_time"),
+        ("--metric", "cost_per_million_tokens", "cost needs the price of A100-80GB-SXM"),
         ("--backend", "tensorrt", "unknown backend 'tensorrt'; known: any, sglang, trtllm, vllm"),
         ("--regime", "lab", "invalid choice: 'lab' (choose from 'served', 'benchmark')"),
         ("--posterior", "gemm_bf16-hier", "did you mean gemm_bf16-hier_gemm"),

@@ -13,7 +13,7 @@ from m2bayes import parse_workload
 from m2bayes.datasheet import lint as lint_card
 from m2bayes.errors import M2BayesError
 from m2bayes.importing import imported, write
-from m2bayes.linting import linted
+from m2bayes.linting.files import linted
 from m2bayes.timings import read_timings
 
 PATIENCE = 5.0  # [s] for one input

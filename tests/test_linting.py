@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from m2bayes import cli
-from m2bayes.disagreement import disagreement
 from m2bayes.errors import DataError
-from m2bayes.floors import floors
 from m2bayes.importing import cards_of, read
-from m2bayes.linting import linted
-from m2bayes.tails import LEAST, NAMED, outlier_probability, predicted, tail_probability
+from m2bayes.linting.disagreement import disagreement
+from m2bayes.linting.files import linted
+from m2bayes.linting.floors import floors
+from m2bayes.linting.tails import LEAST, NAMED, outlier_probability, predicted, tail_probability
 
 EXTERNAL = os.environ.get("M2BAYES_EXTERNAL_DATA")
 CELLS = ("sku", "backend", "version", "M", "N", "K")

@@ -11,9 +11,10 @@ import pytest
 from m2bayes import cli
 from m2bayes.database import Database
 from m2bayes.errors import DataError
-from m2bayes.keeping import clocks, files, write
-from m2bayes.linting import linted
-from m2bayes.measure import (
+from m2bayes.linting.files import linted
+from m2bayes.measurements import checked, clock_readings
+from m2bayes.measuring.keeping import clocks, files, write
+from m2bayes.measuring.kernels import (
     BURST,
     LAUNCH,
     USUAL,
@@ -24,7 +25,6 @@ from m2bayes.measure import (
     measured,
     plan,
 )
-from m2bayes.measurements import checked, clock_readings
 from m2bayes.mechanism.laws import LAWS
 from m2bayes.workload import parse_workload
 
@@ -233,11 +233,11 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys, tmp_path, present, messag
 
 def test_the_command_measures_whatever_device_there_is(monkeypatch, capsys, tmp_path):
     """All but the device itself, which needs a GPU."""
-    import m2bayes.cuda
+    import m2bayes.measuring.cuda
     from m2bayes.commands import measuring
 
     device = FakeDevice()
-    monkeypatch.setattr(m2bayes.cuda, "TorchDevice", lambda: device)
+    monkeypatch.setattr(m2bayes.measuring.cuda, "TorchDevice", lambda: device)
     monkeypatch.setattr(measuring.time, "sleep", device.sleep)
     argv = ["measure", "--out", str(tmp_path / "own.csv"), "--what", "launch", "gemm", "--repeats"]
     argv += ["1", "--seconds", "0.05", "--quiet", "--json"]

@@ -11,8 +11,8 @@ from helpers import refusal, run
 
 from m2bayes import options
 from m2bayes.asking import ask
-from m2bayes.candidates import HOURS, candidates, losses, readings
-from m2bayes.measuring import advice, table, worth
+from m2bayes.information.candidates import HOURS, candidates, losses, readings
+from m2bayes.information.worth import advice, table, worth
 from m2bayes.question import metric_of, step_times
 from m2bayes.workload import Attention, Kernel, Step, parse_workload
 
@@ -71,7 +71,7 @@ def test_candidates_are_steps_products_and_attention_of_each_sku_that_may_win(cl
 
 def test_a_clock_reading_of_a_card_that_nobody_measured_tells_of_its_long_products():
     """Of a measured card the timings have told already what the clock could say of them."""
-    asked = question("--llm", "llama-3.1-8b", "--sku", "a40", "l4", "--workload", 
+    asked = question("--llm", "llama-3.1-8b", "--sku", "a40", "l4", "--workload",
                      "prefill:tokens=8192", *FEW)  # fmt: skip
     found = candidates(asked, losses(asked))
     (clock,) = [c for c in found if c.clock and c.sku == "A40-48GB-PCIe"]

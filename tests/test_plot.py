@@ -216,7 +216,7 @@ def test_the_users_own_settings_neither_show_nor_change():
     [
         ("import m2bayes.plot", False),
         ("from m2bayes.plot import asked", False),
-        ("import m2bayes.report", False),
+        ("import m2bayes.reporting.report", False),
         ("from m2bayes.plot._canvas import canvas; canvas()", True),
     ],
 )

@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 from helpers import refusal, run
 
-from m2bayes import sentences
-from m2bayes.report import joined
+from m2bayes.reporting import sentences
+from m2bayes.reporting.report import joined
 
 QUESTION = ["--llm", "llama-3.1-8b", "--sku", "h100", "h200", "a10", "--draws", "80"]
 STEPS = ["prefill:tokens=128", "prefill:tokens=2048", "prefill:tokens=8192"]

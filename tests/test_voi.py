@@ -6,7 +6,7 @@ import xarray as xr
 from scipy.stats import norm
 
 from m2bayes.errors import WorkloadError
-from m2bayes.voi import assimilated, sequence, value_of_information
+from m2bayes.information.voi import assimilated, sequence, value_of_information
 
 SHAPE = (4, 5000)
 SKUS = ["a", "b", "c"]

@@ -11,7 +11,7 @@ from m2bayes.database import Database
 
 def lint(args: argparse.Namespace) -> int:
     """Check datasheets and measurements: rules, physics, and whether they agree."""
-    from m2bayes.linting import linted
+    from m2bayes.linting.files import linted
 
     database, given = Database(args.database), facts(args)
     found = linted(database, args.files, sku=args.sku, given=given, tell=teller(args))

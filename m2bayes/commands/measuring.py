@@ -17,10 +17,10 @@ LIMITS = {"repeats": (1, 100), "seconds": (0.05, 60.0), "cooldown": (0.0, 600.0)
 
 def measure(args: argparse.Namespace) -> int:
     """Measure matrix products, attention and launches, with the clock meanwhile."""
-    from m2bayes import keeping
-    from m2bayes import measure as measuring
-    from m2bayes.cuda import TorchDevice
     from m2bayes.importers._parts import card_named
+    from m2bayes.measuring import keeping
+    from m2bayes.measuring import kernels as measuring
+    from m2bayes.measuring.cuda import TorchDevice
 
     for name, (low, high) in LIMITS.items():
         if not low <= getattr(args, name) <= high:

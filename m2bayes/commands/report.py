@@ -19,7 +19,7 @@ def report(args: argparse.Namespace) -> int:
         raise DataError(f"--out {args.out}: the report is a page; name a .html file")
     target = output.file_to_write(args.out)
     question = ask(args)
-    from m2bayes.report import report as page
+    from m2bayes.reporting.report import report as page
 
     with progress(args, len(question.workloads)) as advance:
         text = page(

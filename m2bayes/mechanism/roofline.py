@@ -32,9 +32,7 @@ def weight_traffic(N: Any, K: Any, item: float = 2.0) -> Any:
     return item * N * K
 
 
-def activation_traffic(
-    M: Any, N: Any, K: Any, item: float = 2.0, output: float = 2.0
-) -> Any:
+def activation_traffic(M: Any, N: Any, K: Any, item: float = 2.0, output: float = 2.0) -> Any:
     """Bytes [byte] of the input ``M × K`` and output ``M × N`` of a GEMM, dims broadcast.
 
     `item` and `output` are the bytes of one number of each.

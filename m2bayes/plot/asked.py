@@ -140,7 +140,7 @@ def of_values(found: Mapping[str, Any]) -> Figure:
     Parameters
     ----------
     found : mapping
-        From `m2bayes.measuring.worth`.
+        From `m2bayes.information.worth.worth`.
     """
     percent = found["units"] == "share of the metric"
     scale, units = (100.0, "% of the metric") if percent else (1.0, found["units"])

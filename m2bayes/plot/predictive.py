@@ -42,7 +42,7 @@ def posterior_predictive(
 
 
 def compared(axis: Any, draws: xr.DataArray, observed: xr.DataArray, mass: float = 0.9) -> None:
-    """Draw measured over predicted on an axis; draws (chain, draw, cell), observed (cell,) [s]."""
+    """Draw measured over predicted: dims (chain, draw, cell) of draws, (cell,) of observed [s]."""
     flat = draws.transpose("chain", "draw", "cell").values.reshape(-1, draws.sizes["cell"])
     low, middle, high = np.quantile(flat, [(1 - mass) / 2, 0.5, (1 + mass) / 2], axis=0)
     ratio, measured = observed.values / middle, observed.values

@@ -11,9 +11,9 @@ import xarray as xr
 
 from m2bayes._random import labelled_rng
 from m2bayes.evaluate import median_of_builds
+from m2bayes.information.voi import assimilated, sequence
 from m2bayes.leaveout import LeftOut
 from m2bayes.suites import _grid
-from m2bayes.voi import assimilated, sequence
 
 if TYPE_CHECKING:
     from m2bayes.suites import Setting
@@ -272,7 +272,9 @@ def summary(paths: dict[str, np.ndarray], blocks: np.ndarray, *, seed: int = 0) 
             "ratio": _ratio(held, cells["next"]),
             "ratio_interval": _interval(ratio),
             "settled": float((held < paths[name].shape[1]).mean()),
-            "regret": {str(n): float(paths[name][:, n].mean()) for n in (0, 1, 2, 4, 8, 16, 32, MOST)},
+            "regret": {
+                str(n): float(paths[name][:, n].mean()) for n in (0, 1, 2, 4, 8, 16, 32, MOST)
+            },
         }
     return out
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from m2bayes.errors import DataError
-from m2bayes.measure import Reading
+from m2bayes.measuring.kernels import Reading
 
 INSTALL = "pip install 'm2bayes[measure]'"
 HEAD = 128  # width of an attention head
@@ -26,7 +26,7 @@ REASONS = {  # bits of NVML's clock event reasons
 
 
 class TorchDevice:
-    """The current GPU of PyTorch, as `m2bayes.measure.Device`.
+    """The current GPU of PyTorch, as `m2bayes.measuring.kernels.Device`.
 
     Operands are random bf16 numbers, made once a shape. Cold kernels take copies of the operands
     in turn, three times the L2 in all; warm ones always the same.

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from m2bayes.importers._parts import Part, names_of
-from m2bayes.plausible import Finding
+from m2bayes.linting.plausible import Finding
 
 FACTOR = float(np.log(1.5))  # log error from which a served run is named
 QUIET = 0.75  # share of the runs that are sound for certain

@@ -8,17 +8,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from m2bayes import disagreement, tails
 from m2bayes._files import read_json, shown
 from m2bayes.database import FOLDERS, Database
 from m2bayes.datasheet import lint as lint_card
 from m2bayes.errors import DataError, DatasheetError, M2BayesError
-from m2bayes.floors import sound, weights_of
 from m2bayes.importers._parts import Part
 from m2bayes.importers.formats import FORMATS, Format
 from m2bayes.importing import cards_of, left_over, read
+from m2bayes.linting import disagreement, tails
+from m2bayes.linting.floors import sound, weights_of
+from m2bayes.linting.plausible import Finding, counted
 from m2bayes.mechanism.laws import LAWS
-from m2bayes.plausible import Finding, counted
 
 
 def linted(

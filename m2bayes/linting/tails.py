@@ -12,8 +12,8 @@ import xarray as xr
 from m2bayes.database import Database
 from m2bayes.errors import M2BayesError
 from m2bayes.importers._parts import Part
+from m2bayes.linting.plausible import Finding
 from m2bayes.mechanism.laws import LAWS
-from m2bayes.plausible import Finding
 from m2bayes.predictive import backends, predict
 
 SHARE = 0.01  # of rows that are outliers, beforehand

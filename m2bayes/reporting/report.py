@@ -7,17 +7,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from m2bayes import evidence, sentences
 from m2bayes.answer import answers, predicted, ranked
 from m2bayes.bottleneck import bottlenecks
 from m2bayes.crossover import crossovers
 from m2bayes.database import Database
 from m2bayes.errors import InfeasibleError
-from m2bayes.evidence import cell
 from m2bayes.plot import breakdown, inlined, p_best_map, regret
 from m2bayes.plot.asked import kind_of, of_ranking
 from m2bayes.question import METRICS, Question
 from m2bayes.remarks import remarks
+from m2bayes.reporting import evidence, sentences
+from m2bayes.reporting.evidence import cell
 from m2bayes.tables import amount, share
 
 TOLD = 40  # workloads whose rows the tables hold

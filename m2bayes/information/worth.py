@@ -9,10 +9,10 @@ import numpy as np
 
 from m2bayes import decision
 from m2bayes.answer import answers, number, ranked
-from m2bayes.candidates import Candidate, candidates, losses, readings
+from m2bayes.information.candidates import Candidate, candidates, losses, readings
+from m2bayes.information.voi import BEYOND, sequence, value_of_information
 from m2bayes.question import Question
 from m2bayes.tables import columns, share
-from m2bayes.voi import BEYOND, sequence, value_of_information
 
 
 def worth(

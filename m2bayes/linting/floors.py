@@ -12,9 +12,17 @@ import xarray as xr
 from m2bayes.database import Database
 from m2bayes.errors import M2BayesError
 from m2bayes.importers._parts import Part
+from m2bayes.linting.plausible import (
+    Finding,
+    counted,
+    named_rows,
+    origin_of,
+    repeats,
+    values,
+    versions,
+)
 from m2bayes.mechanism.light import PASSES
 from m2bayes.mechanism.roofline import activation_traffic, gemm_flops, weight_traffic
-from m2bayes.plausible import Finding, counted, named_rows, origin_of, repeats, values, versions
 from m2bayes.residency import weight_bytes
 
 NOTHING = 1e-5  # [s] that even an empty kernel may take in a benchmark

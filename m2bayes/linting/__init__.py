@@ -1,0 +1,1 @@
+"""What is wrong with measurement files and datasheets."""

@@ -1,0 +1,1 @@
+"""Kernels timed on the GPU at hand."""
