@@ -149,7 +149,7 @@ def reliability(table: xr.Dataset, *, title: str = "") -> Figure:
 
 
 def relied(axis: Any, table: xr.Dataset, *, legend: bool = True) -> None:
-    """Draw said against found [1], dims (bin,), on an axis; a point's area is its number of cases."""
+    """Draw said against found [1], dims (bin,), on an axis; areas are numbers of cases."""
     filled = table.isel(bin=np.flatnonzero(table["cases"].values > 0))
     said, found, cases = (
         filled[v].values.astype(float) for v in ("mean_probability", "frequency", "cases")
