@@ -83,6 +83,8 @@ def test_a_command_of_the_guides_runs(text, folder, monkeypatch):
         assert name == "m2bayes", line
         if argv[0] in THINNED and "--posterior" not in argv:
             argv += ["--draws", str(DRAWS)]
+        if argv[0] == "plan" and "--tp" not in argv:
+            argv += ["--tp", "2"]  # one of four, to be quick
         code, _, err = run.__wrapped__(*argv)
         assert code == 0, f"{line}\n{err}"
 

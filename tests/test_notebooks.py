@@ -64,6 +64,22 @@ def test_nothing_stored_names_a_place_on_somebodys_machine(path):
     assert [text for text in texts if PLACE.search(text)] == []
 
 
+def test_tables_taken_from_the_evaluation_are_those_of_today():
+    document = (FOLDER.parent / "EVALUATION.md").read_text(encoding="utf-8")
+    rows = set(document.splitlines())
+    shown_rows = [
+        (path.stem, line)
+        for path in NOTEBOOKS
+        for cell in nbformat.read(path, 4).cells
+        for output in cell.get("outputs", [])
+        for line in output.get("data", {}).get("text/markdown", "").splitlines()
+        if line.startswith("| ")
+    ]
+    assert shown_rows
+    stale = sorted({stem for stem, line in shown_rows if line not in rows})
+    assert not stale, f"run again: jupyter execute --inplace {' '.join(stale)}"
+
+
 @every_notebook
 def test_no_warning_is_stored(path):
     outputs = [o for c in nbformat.read(path, 4).cells for o in c.get("outputs", [])]
