@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DATA = ("clock_sustained",)
 JUDGED = ("assembly", "baseline")  # fields of the setting
 CONTROL = 100  # simulations of the control
-SHIFT = 1.0  # of the control's prior, in its own standard deviations
+SHIFT = 2.0  # of the control's prior, in its own standard deviations
 QUICK = sbc.Effort(simulations=4, kept=7, tune=100, thin=4, ess=0.0, longer=(1,))
 SMALLEST = "const_ceiling"  # what is run when there is little time
 
