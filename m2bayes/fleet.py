@@ -53,7 +53,8 @@ def fleets(
     -------
     dict
         ``results``, best first, ``choice`` (the SKU of the first), its ``verdict``,
-        ``goodput_order`` and, of the choice and the next best, ``dominated_by``.
+        ``goodput_order`` and, of the choice and the next best, ``dominated_by``; ``losses``,
+        draws of what each able option costs a year, dims (chain, draw, sku), or None.
     """
     rows = [sized(option, demand, mass) for option in options]
     if prices is not None:
@@ -75,6 +76,7 @@ def fleets(
         "verdict": verdict,
         "goodput_order": _goodput_order(options, demand, like),
         "dominated_by": _dominated_by(pair, factors or {}),
+        "losses": ranked,
     }
 
 

@@ -515,7 +515,7 @@ def test_a_sku_that_cannot_hold_the_llm_is_shown_with_the_reason():
 
 HEAD = {"llm", "dtype", "kv_dtype", "tp", "posterior", "metric", "units", "draws", "seed"}
 HEAD |= {"regime", "backend", "results", "remarks"}
-TIMES = {"sku", "median", "mean", "interval", "fits", "basis", "extrapolating"}
+TIMES = {"sku", "median", "mean", "interval", "fits", "p_fits", "basis", "extrapolating"}
 RANKED = TIMES | {"p_best", "p_best_mcse", "expected_rank", "expected_regret", "relative_regret"}
 
 

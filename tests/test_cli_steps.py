@@ -100,7 +100,7 @@ def test_several_tps_are_tried():
 
 HEAD = {"llm", "dtype", "kv_dtype", "tp", "posterior", "metric", "units", "draws", "seed"}
 HEAD |= {"regime", "backend", "results", "remarks"}
-TIMES = {"sku", "median", "mean", "interval", "fits", "basis", "extrapolating"}
+TIMES = {"sku", "median", "mean", "interval", "fits", "p_fits", "basis", "extrapolating"}
 RANKED = TIMES | {"p_best", "p_best_mcse", "expected_rank", "expected_regret", "relative_regret"}
 
 
@@ -113,7 +113,8 @@ def test_a_step_is_the_default_and_its_json_keeps_the_contract():
     (entry,) = found["results"]
     assert {"workload", "skus", "pairs", "p_any_flip", "choice", "verdict"} <= set(entry)
     for sku in entry["skus"]:
-        assert set(sku) == RANKED
+        assert set(sku) == RANKED | {"sequences"}
+        assert sku["sequences"]["asked"] == parse_workload(DECODE).batch
         assert set(sku["interval"]) == {"kind", "mass", "low", "high"}
         assert sku["basis"] == "measured"
         assert sku["extrapolating"] is False
@@ -126,10 +127,10 @@ def test_a_step_is_the_default_and_its_json_keeps_the_contract():
 def test_predict_json_has_the_nesting_of_rank_json():
     found = answered("predict", DECODE)
     assert set(found) == HEAD
-    assert all(set(sku) == TIMES for sku in by_sku(found).values())
+    assert all(set(sku) == TIMES | {"sequences"} for sku in by_sku(found).values())
     by_op = by_sku(answered("predict", DECODE, "--by", "op"))
     for name, sku in by_op.items():
-        assert set(sku) == TIMES | {"ops", "p_host_bound"}
+        assert set(sku) == TIMES | {"ops", "p_host_bound", "sequences"}
         assert {k: sku[k] for k in TIMES} == by_sku(found)[name]
         for op in sku["ops"]:
             assert set(op) == {"op", "median", "mean", "interval", "bounds"}
@@ -233,9 +234,9 @@ def test_a_metric_of_steps_is_refused_for_kernels_and_other_posteriors(metric):
     )
 
 
-def test_a_planned_and_an_unknown_metric_are_refused():
-    planned = asked("rank", DECODE, "--metric", "cost_per_million_tokens")
-    assert "metric cost_per_million_tokens is planned; use step_time, gemm_time" in refusal(planned)
+def test_cost_without_a_price_and_an_unknown_metric_are_refused():
+    costly = asked("rank", DECODE, "--metric", "cost_per_million_tokens")
+    assert "cost needs the price of H100-80GB-SXM: give --price" in refusal(costly)
     assert "did you mean step_time" in refusal(asked("rank", DECODE, "--metric", "steptime"))
 
 

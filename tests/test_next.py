@@ -181,3 +181,16 @@ def test_what_cannot_be_is_refused(argv, complaint):
 def test_draws_of_losses_and_readings_are_the_same_draws(close):
     _, loss, _, read = close
     xr.testing.assert_equal(loss["draw"].drop_vars("draw"), read["draw"].drop_vars("draw"))
+
+
+def test_a_plan_says_what_would_settle_it():
+    fleet = ("--llm", "llama-3.1-8b", "--sku", "h100", "h200", "--tp", "1", "--rate", "20")
+    lengths = ("--input-tokens", "1000", "--output-tokens", "300", "--ttft", "1", "--tpot", "0.05")
+    asked = (*fleet, *lengths, "--price", "h100=3", "h200=3.1", "--draws", "100", "--next")
+    code, out, _ = run("plan", *asked, "--json")
+    assert code == 0
+    found = json.loads(out)["next"]
+    assert found["units"] == "USD/year"
+    assert all(row["evsi"] <= found["evpi"] for row in found["candidates"])
+    assert {row["kind"] for row in found["candidates"]} == {"step", "gemm", "attention", "clock"}
+    assert {row["sku"] for row in found["candidates"]} <= {"H100-80GB-SXM", "H200-141GB-SXM"}

@@ -14,6 +14,7 @@ from m2bayes.database import Database
 from m2bayes.drivers import drivers
 from m2bayes.errors import InfeasibleError, WorkloadError
 from m2bayes.fleet import fleets
+from m2bayes.information.worth import worth_table, worth_to_plan
 from m2bayes.mix import mean_context, one_length, read_mix, read_trace
 from m2bayes.plan import Demand, Option, options_of
 from m2bayes.planned import plan_remarks, plan_table
@@ -49,8 +50,13 @@ def plan(args: argparse.Namespace) -> int:
         threshold=question.threshold,
         mass=question.mass,
     )
+    losses = found.pop("losses")
     if args.simulate:
         _simulate(args, demand, options, found, tell)
+    if args.next and losses is not None:
+        tell("what to measure next")
+        units = "USD/year" if prices else "GPUs"
+        found["next"] = _next(question, demand, options, losses, units)
     _refuse_nothing(found["results"])
     code = 0 if found["choice"] else NONE_SERVES
     head = _head(args, question, demand, dated)
@@ -68,6 +74,8 @@ def plan(args: argparse.Namespace) -> int:
         print_json(head | found | {"remarks": texts})
         return code
     print(plan_table(head, found))
+    if found.get("next"):
+        print(f"\nwhat to measure next\n{worth_table(found['next'])}")
     if not args.quiet:
         for text in texts:
             say(text)
@@ -154,6 +162,25 @@ def _factors(
             found[option.label] = {k: v for k, v in known.items() if k[0] == option.sku}
             found[option.label][option.sku, "KV tokens"] = option.kv_tokens
     return found
+
+
+def _next(
+    question: Question, demand: Demand, options: Sequence[Option], losses: Any, units: str
+) -> dict[str, Any]:
+    """What could settle the choice between the fleets: steps at the batch that each TP serves."""
+    context = max(1, round(mean_context(demand.mix)))
+    weights = demand.mix["weight"].values
+    prompt = max(1, round(float((demand.mix["input_tokens"].values * weights).sum())))
+    steps = {}
+    for tp in {o.tp for o in options if o.replica is not None}:
+        held = [o.sequences.mean() for o in options if o.tp == tp and o.replica is not None]
+        batch = min(max(1, round(sum(held) / len(held))), demand.max_num_seqs)
+        steps[tp] = [
+            Step("decode", batch=batch, context=context),
+            Step("prefill", tokens=prompt),
+        ]
+    where = {o.label: (o.sku, o.tp) for o in options}
+    return worth_to_plan(question, losses, where, steps, units=units)
 
 
 def _simulate(

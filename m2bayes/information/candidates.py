@@ -66,7 +66,8 @@ class Candidate:
     @property
     def label(self) -> str:
         """What is read where."""
-        return f"{'clock under ' * self.clock}{self.workload.label} on {self.sku}"
+        at = f" at TP {self.tp}" * (self.kind == "step" and self.tp > 1)
+        return f"{'clock under ' * self.clock}{self.workload.label} on {self.sku}{at}"
 
     @property
     def hours(self) -> float:
@@ -123,9 +124,18 @@ def candidates(question: Question, loss: xr.DataArray, *, repeats: int = 5) -> l
         Its own steps on an engine; matrix products of the LLM's shapes at the workloads' tokens
         and at others that tell floor, bandwidth and clock apart; its attention kernels.
     """
+    return measurements(question, contenders(loss), repeats=repeats)
+
+
+def contenders(loss: xr.DataArray) -> list[str]:
+    """Labels of what may be the best [1], loss with dims (chain, draw, sku)."""
     able = loss.isel(sku=np.flatnonzero(np.isfinite(loss.values).all(axis=(0, 1))))
     chance = decision.p_best(able)
-    skus = [str(s) for s, p in zip(able["sku"].values, chance.values, strict=True) if p > UNLIKELY]
+    return [str(s) for s, p in zip(able["sku"].values, chance.values, strict=True) if p > UNLIKELY]
+
+
+def measurements(question: Question, skus: Sequence[str], *, repeats: int = 5) -> list[Candidate]:
+    """Measurements of some SKUs that bear on a question, see `candidates` [1]."""
     steps: list[Workload] = list(question.workloads) if question.whole else []
     products = [*_gemms(question)]
     every = [*steps, *products, *_attention(question)]

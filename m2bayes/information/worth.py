@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from m2bayes import decision
 from m2bayes.answer import answers, number, ranked
-from m2bayes.information.candidates import Candidate, candidates, losses, readings
+from m2bayes.information.candidates import (
+    Candidate,
+    candidates,
+    contenders,
+    losses,
+    measurements,
+    readings,
+)
 from m2bayes.information.voi import BEYOND, sequence, value_of_information
 from m2bayes.question import Question
 from m2bayes.tables import columns, share
+from m2bayes.workload import Step
+
+SHARE, USD = "share of the metric", "USD/year"  # units of a value
 
 
 def worth(
@@ -69,13 +81,12 @@ def worth(
     rows.sort(key=_order, reverse=True)
     choice = str(standing["choice"].item())
     best = rows[0] if rows else None
-    by_label = {c.label: c for c in found}
     return {
         "llm": question.llm.name if question.llm else None,
         "workloads": [w.label for w in question.workloads],
         "metric": question.metric,
         "posterior": question.source,
-        "units": "share of the metric" if spend is None else "USD/year",
+        "units": SHARE if spend is None else USD,
         "choice": choice,
         "p_best": float(standing["p_best"].sel(sku=choice)),
         "verdict": str(standing["verdict"].item()),
@@ -83,14 +94,7 @@ def worth(
         "evpi": float(alone["evpi"]) * scale,
         "evpi_mcse": float(alone["evpi_mcse"]) * scale,
         "candidates": rows,
-        "sequence": [
-            {
-                "measurement": str(c),
-                "command": by_label[str(c)].command(_name(question)),
-                **_values(together.isel(candidate=i), scale),
-            }
-            for i, c in enumerate(together["candidate"].values)
-        ],
+        "sequence": _steps_of(question, together, found, scale),
         "least": least * scale,
         "stop": best is None
         or best["evsi"] < max(least * scale, BEYOND * best["evsi_mcse"])
@@ -102,6 +106,74 @@ def _order(row: Mapping[str, Any]) -> tuple[float, float]:
     """What is worth more than its error first, by value net of cost; then what resolves most."""
     value = row["evsi"] if row["net"] is None else row["net"]
     return (value if row["evsi"] > BEYOND * row["evsi_mcse"] else 0.0, row["resolved"])
+
+
+def worth_to_plan(
+    question: Question,
+    loss: xr.DataArray,
+    where: Mapping[str, tuple[str, int]],
+    steps: Mapping[int, Sequence[Step]],
+    *,
+    units: str = USD,
+    repeats: int = 5,
+    count: int = 3,
+) -> dict[str, Any]:
+    """Value measurements that bear on the choice between fleets.
+
+    Parameters
+    ----------
+    question : Question
+        Of the LLM and engine; its own workloads are not looked at.
+    loss : DataArray, dims (chain, draw, sku)
+        What each fleet costs [USD/year, or GPUs]; ``sku`` holds its label.
+    where : mapping of (str, int)
+        SKU and TP of each label.
+    steps : mapping of sequence of Step
+        Steps that a server runs, by TP.
+    units : str
+        Of the loss.
+    repeats, count : int
+        See `worth` [1].
+
+    Returns
+    -------
+    dict
+        ``units``, ``evpi``, ``evpi_mcse``, ``candidates``, ``sequence``: as from `worth`.
+    """
+    found, parts = list[Candidate](), []
+    able = [where[label] for label in contenders(loss)]
+    for tp in sorted({tp for _, tp in able}):
+        skus = list(dict.fromkeys(sku for sku, own in able if own == tp))
+        sheets = question.datasheets.sel(sku=skus)
+        own = replace(question, tp=tp, workloads=list(steps[tp]), datasheets=sheets)
+        known = {c.label for c in found}
+        new = [c for c in measurements(own, skus, repeats=repeats) if c.label not in known]
+        found += new
+        parts.append(readings(own, new))
+    read = xr.concat(parts, dim="candidate")
+    alone, together = value_of_information(loss, read), sequence(loss, read, count)
+    rows = [_row(question, c, alone.isel(candidate=i), 1.0, None) for i, c in enumerate(found)]
+    return {
+        "units": units,
+        "evpi": float(alone["evpi"]),
+        "evpi_mcse": float(alone["evpi_mcse"]),
+        "candidates": sorted(rows, key=_order, reverse=True),
+        "sequence": _steps_of(question, together, found, 1.0),
+    }
+
+
+def _steps_of(
+    question: Question, together: xr.Dataset, found: Sequence[Candidate], scale: float
+) -> list[dict[str, Any]]:
+    by_label = {c.label: c for c in found}
+    return [
+        {
+            "measurement": str(c),
+            "command": by_label[str(c)].command(_name(question)),
+            **_values(together.isel(candidate=i), scale),
+        }
+        for i, c in enumerate(together["candidate"].values)
+    ]
 
 
 def _name(question: Question) -> str:
@@ -149,42 +221,56 @@ def table(found: Mapping[str, Any], *, most: int = 12) -> str:
     most : int
         Measurements listed; the rest is in the JSON [1].
     """
-    usd = found["units"] == "USD/year"
-
-    def value(held: float | None) -> str:
-        if held is None:
-            return "-"
-        return f"{held:,.0f} USD" if usd else f"{100 * held:.3f} %"
-
+    units = found["units"]
     head = (
         f"{found['metric']}: {found['verdict']}; {found['choice']} has the least expected regret "
-        f"(p_best {share(found['p_best'])}); knowing everything is worth {value(found['evpi'])}"
+        f"(p_best {share(found['p_best'])}); knowing everything is worth "
+        f"{_amount(found['evpi'], units)}"
     )
+    return f"{head}\n{worth_table(found, most=most)}"
+
+
+def worth_table(found: Mapping[str, Any], *, most: int = 12) -> str:
+    """Text of measurements with their values, and of a sequence of them.
+
+    Parameters
+    ----------
+    found : mapping
+        From `worth` or `worth_to_plan`.
+    most : int
+        Measurements listed [1].
+    """
+    units = found["units"]
     rows = [
         {
             "measurement": row["measurement"],
-            "value": value(row["evsi"]),
-            "± MCSE": value(row["evsi_mcse"]),
+            "value": _amount(row["evsi"], units),
+            "± MCSE": _amount(row["evsi_mcse"], units),
             "changes choice": share(row["p_change"]),
             "resolves": share(row["resolved"]),
             "GPU h": f"{row['gpu_hours']:g}",
         }
-        | ({"net": value(row["net"])} if row["net"] is not None else {})
+        | ({"net": _amount(row["net"], units)} if row["net"] is not None else {})
         for row in found["candidates"][:most]
     ]
-    lines = [head, columns(rows, "  ")]
-    if found["sequence"]:
-        steps = [
-            {
-                "together": str(i + 1),
-                "value": value(step["evsi"]),
-                "± MCSE": value(step["evsi_mcse"]),
-                "measurement added": step["measurement"],
-            }
-            for i, step in enumerate(found["sequence"])
-        ]
-        lines += ["", columns(steps, "  ")]
-    return "\n".join(lines)
+    steps = [
+        {
+            "together": str(i + 1),
+            "value": _amount(step["evsi"], units),
+            "± MCSE": _amount(step["evsi_mcse"], units),
+            "measurement added": step["measurement"],
+        }
+        for i, step in enumerate(found["sequence"])
+    ]
+    return "\n\n".join(columns(held, "  ") for held in (rows, steps) if held)
+
+
+def _amount(value: float | None, units: str) -> str:
+    if value is None:
+        return "-"
+    if units == SHARE:
+        return f"{100 * value:.3f} %"
+    return f"{value:,.0f} USD" if units == USD else f"{value:.3f} {units}"
 
 
 def advice(found: Mapping[str, Any]) -> Iterator[str]:

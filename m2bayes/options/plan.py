@@ -36,6 +36,7 @@ def add(commands: Any) -> None:
     )
     add("--gpus", type=whole, metavar="N", help="judge fleets of N GPUs instead of the smallest")
     add("--simulate", action="store_true", help="simulate the engine step by step beside it")
+    add("--next", action="store_true", help="say which measurement is worth most to the choice")
     plot(own, "cost against the probability to keep to the targets")
     _settings(own, add)
 
