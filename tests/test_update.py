@@ -15,7 +15,7 @@ from m2bayes.condition import evidence, filled, unit, weigh
 from m2bayes.coordinates import Coordinates, Variable, contrasts, coordinates, recipe
 from m2bayes.database import labelled
 from m2bayes.enlarge import equal, with_builds
-from m2bayes.errors import ConvergenceError, RecordError
+from m2bayes.errors import ConvergenceError, DataError, RecordError
 from m2bayes.importance import expanded, gaussians, smoothed, weighted
 from m2bayes.inputs import Inputs
 from m2bayes.likelihood import cell_densities, log_likelihood
@@ -39,8 +39,8 @@ EXACT = 1e-12
 def rows(database):
     """All rows of 20 cells of one SKU, spread over the token counts."""
 
-    def some(sku, cells=20, backends=BUILDS):
-        table = checked(database.table("gemm_bf16"), origin="gemm_bf16")
+    def some(sku, cells=20, backends=BUILDS, name="gemm_bf16"):
+        table = checked(database.table(name), origin=name)
         table = table[(table["sku"] == sku) & table["backend"].isin(backends)]
         shapes = table[["M", "N", "K"]].drop_duplicates()
         at = np.linspace(0, len(shapes) - 1, cells).round().astype(int)
@@ -395,7 +395,7 @@ def test_a_build_that_nobody_knew_gets_an_effect_of_its_own(database, synthetic_
 @pytest.fixture(scope="module")
 def file(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("rows") / "my-rows.csv"
-    rows(NEW, 8).to_csv(path, index=False)
+    rows(NEW, 8, name="gemm_bf16_test").to_csv(path, index=False)
     return str(path)
 
 
@@ -443,13 +443,15 @@ def test_an_update_can_be_updated_and_keeps_all_rows(small_database, stored, row
     before = past_rows(small_database, paths["posterior"])
     assert len(before) == 24
     more = tmp_path / "more.csv"
-    rows(OLD, 3).to_csv(more, index=False)
+    rows(OLD, 3, name="gemm_bf16_test").to_csv(more, index=False)
     done = update(small_database, paths["posterior"], str(more))
     second = write(done, tmp_path)
     assert len(past_rows(small_database, second["posterior"])) == 33
-    Path(paths["rows"]).write_text(Path(paths["rows"]).read_text().replace(",vllm,", ",other,", 1))
+    sound = Path(paths["rows"]).read_text()
+    Path(paths["rows"]).write_text(sound.replace(",vllm,", ",other,", 1))
     with pytest.raises(RecordError, match="is not what posterior"):
         past_rows(small_database, paths["posterior"])
+    Path(paths["rows"]).write_text(sound)
 
 
 def test_a_part_of_an_assembly_is_replaced(file, tmp_path):
@@ -495,6 +497,15 @@ def test_what_cannot_be_used_is_refused_in_one_line_and_nothing_is_written(
     line = refusal(run("update", NAME, str(path), "--out", str(out), *args, "--quiet"))
     assert said in line
     assert not out.exists()
+
+
+def test_rows_that_the_posterior_knows_are_refused(database, small_database, stored, tmp_path):
+    path = tmp_path / "known.csv"
+    database.table("gemm_bf16").head(5).to_csv(path, index=False)
+    line = refusal(run("update", NAME, str(path), "--out", str(tmp_path / "out"), "--quiet"))
+    assert f"holds 5 rows that posterior {NAME} knows already" in line
+    with pytest.raises(DataError, match="holds 24 rows"):
+        update(small_database, stored[0]["posterior"], stored[0]["rows"])
 
 
 def test_rows_that_fit_several_parts_need_one_named(database, tmp_path):
