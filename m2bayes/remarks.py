@@ -7,7 +7,7 @@ from typing import Any
 
 from m2bayes.mechanism.power import MEASURED_SHARE
 from m2bayes.question import Question
-from m2bayes.tables import seconds
+from m2bayes.tables import seconds, share
 from m2bayes.workload import Step, kv_bytes_per_token
 
 NOTABLE = 0.1  # share of the metric from which what it leaves out is worth a remark
@@ -35,6 +35,7 @@ def remarks(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[s
     if left_out:
         yield left_out
     yield from _cache_binds(question, results)
+    yield from _dominated(results)
     reasons = {
         sku["reason"] for e in results for sku in e["skus"] if sku["extrapolating"] and sku["fits"]
     }
@@ -58,6 +59,15 @@ def _cache_binds(question: Question, results: Sequence[dict[str, Any]]) -> Itera
             f"({held['low']:.0f} to {held['high']:.0f}) of {held['asked']} sequences, and the "
             "others wait, which no time of a step shows; m2bayes plan ranks by what is served"
         )
+
+
+def _dominated(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Say where the uncertainty comes from that leaves a choice open."""
+    for entry in results:
+        named = [f for f in entry.get("dominated_by", []) if f["share"] >= NOTABLE]
+        if named and entry.get("verdict") != "clear":
+            told = ", ".join(f"{f['factor']} of {f['sku']} ({share(f['share'])})" for f in named)
+            yield f"{entry['workload']}: most of what leaves the first two open goes with {told}"
 
 
 def _left_out(question: Question, results: Sequence[dict[str, Any]]) -> str:

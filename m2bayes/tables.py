@@ -115,7 +115,18 @@ def ranking(question: Question, results: Sequence[dict[str, Any]]) -> str:
         blocks[-1] += "".join(
             f"\n  {sku['sku']}: {sku['reason']}" for sku in entry["skus"] if not sku["fits"]
         )
+        blocks[-1] += "".join(_break_even(pair) for pair in entry["pairs"])
     return "\n\n".join(blocks)
+
+
+def _break_even(pair: dict[str, Any]) -> str:
+    """Price ratio at which two SKUs cost the same, as a line of its own; empty if nobody asked."""
+    held = pair.get("break_even_price_ratio")
+    if held is None:
+        return ""
+    low, high = held["interval"]["low"], held["interval"]["high"]
+    span = f"{held['median']:.2f} ({low:.2f} to {high:.2f})"
+    return f"\n  {held['of']} at {span} times the price of {held['over']} costs the same"
 
 
 def _verdict(entry: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from m2bayes.asking import ask, prices_of
 from m2bayes.errors import DataError, UnknownNameError, WorkloadError
 from m2bayes.prices import EXAMPLE, price_draws
 from m2bayes.question import step_times
+from m2bayes.tables import ranking
 
 H100, H200 = "H100-80GB-SXM", "H200-141GB-SXM"
 STEP = "decode:batch=64,context=2048"
@@ -151,6 +152,13 @@ def test_at_the_break_even_ratio_either_is_as_often_the_cheaper(question):
     (pair,) = entry(question)["pairs"]
     held = entry(with_price(question, ratio_of(pair)[1]))
     assert held["pairs"][0]["p_flip"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_the_table_names_the_break_even_ratio(question):
+    held = entry(question)["pairs"][0]["break_even_price_ratio"]
+    text = ranking(question, [entry(question)])
+    assert f"{held['of']} at {held['median']:.2f} (" in text
+    assert f"times the price of {held['over']} costs the same" in text
 
 
 def test_other_metrics_know_no_break_even(question):
