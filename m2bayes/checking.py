@@ -11,13 +11,13 @@ import pandas as pd
 import xarray as xr
 
 from m2bayes.database import Database, Posterior, digest
-from m2bayes.drift import drift
 from m2bayes.errors import DataError, RecordError, UnknownNameError
 from m2bayes.evaluate import by_build, cell_times, median_of_builds, scores
 from m2bayes.inputs import Inputs
 from m2bayes.measurements import checked, content_hash
 from m2bayes.mechanism.laws import LAWS
 from m2bayes.records import ROWS
+from m2bayes.updating.drift import drift
 
 TOLERANCE = 1e-9  # relative, of a log density summed in another order
 
@@ -55,7 +55,7 @@ def report(
         ``checks``, ``calibration`` by SKU and ``mean`` [1]: each cell is predicted as if its
         shape were new; ``fingerprint`` when `rebuild`. Where the rows are not here ``skipped``
         says so instead, and only diagnostics and hashes are verified. Of other rows ``drift``,
-        see `m2bayes.drift.drift`, in place of ``calibration``.
+        see `m2bayes.updating.drift.drift`, in place of ``calibration``.
 
     Raises
     ------

@@ -26,7 +26,7 @@ PACKAGE = ROOT / "m2bayes"
 # The pipeline, lowest first: a module imports from layers below its own, never from its own.
 LAYERS = [
     {"errors", "_math", "_random", "options._types", "options._examples"},
-    {"linting", "measuring", "information", "reporting"},
+    {"linting", "measuring", "information", "reporting", "serving", "updating"},
     {"options._question", "options.fitting", "options.importing", "options.updating"},
     {
         "options.asking",
@@ -39,11 +39,11 @@ LAYERS = [
     {"options"},
     {"_ranks"},
     {"_families", "_files", "_spec", "datasheet", "decision", "score", "discrepancy", "calibrate"},
-    {"scheduler", "queueing", "mix", "prices", "dominance", "bulk"},
-    {"simulate", "replica"},
-    {"steady"},
-    {"loops"},
-    {"serving"},
+    {"serving.scheduler", "serving.queueing", "serving.mix", "prices", "dominance", "serving.bulk"},
+    {"serving.simulate", "serving.replica"},
+    {"serving.steady"},
+    {"serving.loops"},
+    {"serving.goodput"},
     {"quantisation"},
     {"mechanism", "mechanism.roofline", "mechanism.wave", "mechanism.clock", "mechanism.memory"},
     {"mechanism.gemm", "mechanism.attention", "mechanism.collective", "mechanism.host"},
@@ -52,12 +52,12 @@ LAYERS = [
     {"mechanism.laws", "gemm"},
     {"kernels", "operators", "residuals", "contraction", "records"},
     {"measurements", "residency", "predictive"},
-    {"coordinates", "likelihood", "carried", "design"},
-    {"enlarge", "importance", "rows"},
-    {"condition", "smoothing"},
-    {"outlying"},
-    {"updating"},
-    {"moves"},
+    {"updating.coordinates", "updating.likelihood", "updating.carried", "updating.design"},
+    {"updating.enlarge", "updating.importance", "updating.rows"},
+    {"updating.condition", "updating.smoothing"},
+    {"updating.outlying"},
+    {"updating.conditioned"},
+    {"updating.moves"},
     {"memory"},
     {"narrow"},
     {"hierarchy", "step", "workload", "information.voi"},
@@ -72,13 +72,13 @@ LAYERS = [
     {"question", "inputs", "linting.files", "output", "measuring.cuda"},
     {"feasibility", "drivers"},
     {"answer", "tables", "crossover", "asking", "bottleneck", "surface", "information.candidates"},
-    {"posterior", "remarks", "catalogue", "plan", "planned", "information.worth"},
-    {"sizing", "simulated"},
-    {"fleet"},
-    {"leaveout", "sbc", "refit", "tables_update"},
-    {"update"},
+    {"posterior", "remarks", "catalogue", "serving.plan", "serving.planned", "information.worth"},
+    {"serving.sizing", "serving.simulated"},
+    {"serving.fleet"},
+    {"leaveout", "sbc", "updating.refit", "updating.table"},
+    {"updating.update"},
     {"evaluate", "suites._designs", "suites._density", "suites._ladder"},
-    {"drift"},
+    {"updating.drift"},
     {"checking", "doctor", "suites._grid", "suites._steps", "suites._forest", "suites.rivals"},
     {"suites.gemm_fp8", "suites._scalars", "suites.few_shot"},
     {"suites.served_e2e"},
@@ -123,7 +123,15 @@ ARRAYS = {"numpy", "xarray"}
 FRAMES = {*ARRAYS, "pandas"}
 DRAWING = sorted(name for names in LAYERS for name in names if name.startswith("plot."))
 READERS = sorted(name for names in LAYERS for name in names if name.startswith("importers."))
-UPDATING = ("carried", "rows", "condition", "updating", "update", "drift", "checking")
+UPDATING = (
+    "updating.carried",
+    "updating.rows",
+    "updating.condition",
+    "updating.conditioned",
+    "updating.update",
+    "updating.drift",
+    "checking",
+)
 UPDATING += ("suites.few_shot",)
 # Third parties at module level; modules that are not named here have ARRAYS.
 AT_MODULE_LEVEL = {
@@ -168,13 +176,13 @@ AT_MODULE_LEVEL = {
 # Third parties inside functions: what only some commands need, and the other half of `_math`.
 LAZILY = {
     "commands.doctor": {"shtab"},
-    "simulate": {"simpy"},
+    "serving.simulate": {"simpy"},
     "_math": {"pytensor"},
     "diagnostics": {"arviz_stats"},
-    "importance": {"arviz_stats"},
-    "outlying": {"scipy"},
-    "drift": {"scipy"},
-    "refit": {"nutpie", "pymc", "pytensor"},
+    "updating.importance": {"arviz_stats"},
+    "updating.outlying": {"scipy"},
+    "updating.drift": {"scipy"},
+    "updating.refit": {"nutpie", "pymc", "pytensor"},
     "posterior": {"nutpie", "pymc"},
     "suites.rivals": {"sklearn"},
     "suites._forest": {"sklearn"},
@@ -195,9 +203,9 @@ LAZILY = {
     "commands._shared": {"rich"},
     "commands.asking": {"xarray"},
     "surface": {"scipy"},
-    "steady": {"scipy"},
-    "loops": {"scipy"},
-    "bulk": {"scipy"},
+    "serving.steady": {"scipy"},
+    "serving.loops": {"scipy"},
+    "serving.bulk": {"scipy"},
 }
 HEAVY = {"pymc", "pytensor", "arviz", "arviz_base", "arviz_stats", "arviz_plots", "nutpie"}
 HEAVY |= {"numba", "matplotlib", "scipy"}
@@ -309,7 +317,7 @@ def test_only_database_opens_files_of_the_database():
     found = {
         n for n, p in MODULES.items() if opening.search(re.sub(r"os\.open", "", p.read_text()))
     }
-    outside = {"outside", "traces", "timings", "mix", "importers._rows", "requests"}
+    outside = {"outside", "traces", "timings", "serving.mix", "importers._rows", "requests"}
     assert found == {"_files", "database", *outside}
 
 

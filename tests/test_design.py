@@ -6,7 +6,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2bayes.design import design, places_of
+from m2bayes.updating.design import design, places_of
 
 LINE = np.arange(9.0)[:, None]
 

@@ -8,9 +8,9 @@ import pytest
 import xarray as xr
 from helpers import refusal, run
 
-from m2bayes.drift import _discovery_rates, _holm, drift
 from m2bayes.measurements import checked
 from m2bayes.predictive import predict_units
+from m2bayes.updating.drift import _discovery_rates, _holm, drift
 
 NAME, SKU = "gemm_bf16-hier_gemm", "H100-80GB-SXM"
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m2bayes.errors import DataError, WorkloadError
-from m2bayes.mix import (
+from m2bayes.serving.mix import (
     CLASSES,
     gathered,
     mean_context,

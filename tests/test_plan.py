@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from test_serving import surface
 
 from m2bayes.errors import WorkloadError
-from m2bayes.fleet import fleets
-from m2bayes.loops import capacity
-from m2bayes.mix import one_length
-from m2bayes.plan import Demand, Option, options_of, replicas_needed, steady
 from m2bayes.prices import HOURS_A_YEAR
-from m2bayes.replica import replica
-from m2bayes.serving import goodput, users_served
-from m2bayes.simulated import simulated
-from m2bayes.sizing import sized
+from m2bayes.serving.fleet import fleets
+from m2bayes.serving.goodput import goodput, users_served
+from m2bayes.serving.loops import capacity
+from m2bayes.serving.mix import one_length
+from m2bayes.serving.plan import Demand, Option, options_of, replicas_needed, steady
+from m2bayes.serving.replica import replica
+from m2bayes.serving.simulated import simulated
+from m2bayes.serving.sizing import sized
 
 DRAWS = 60
 LIKE = xr.Dataset(coords={"chain": range(2), "draw": range(DRAWS // 2)})

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2bayes.bulk import STATES, bulk_queue
-from m2bayes.queueing import (
+from m2bayes.serving.bulk import STATES, bulk_queue
+from m2bayes.serving.queueing import (
     in_system,
     kingman_factor,
     lifetime_share,

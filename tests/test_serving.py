@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2bayes.errors import WorkloadError
-from m2bayes.loops import capacity, closed_loop, open_loop
-from m2bayes.mix import one_length, read_mix
-from m2bayes.replica import check_lengths, replica
-from m2bayes.scheduler import Server
-from m2bayes.serving import goodput, users_served
-from m2bayes.simulate import poisson_requests, simulate
+from m2bayes.serving.goodput import goodput, users_served
+from m2bayes.serving.loops import capacity, closed_loop, open_loop
+from m2bayes.serving.mix import one_length, read_mix
+from m2bayes.serving.replica import check_lengths, replica
+from m2bayes.serving.scheduler import Server
+from m2bayes.serving.simulate import poisson_requests, simulate
 from m2bayes.surface import Surface
 
 FLOOR, READ, WORK = 0.012, 4e-8, 2e-5  # [s], a step; a cached token; a prompt's token

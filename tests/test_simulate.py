@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m2bayes.errors import DataError, WorkloadError
-from m2bayes.scheduler import Sequence, Server
-from m2bayes.simulate import (
+from m2bayes.serving.scheduler import Sequence, Server
+from m2bayes.serving.simulate import (
     OCTAVE,
     _on_grid,
     _together,

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from m2bayes.errors import DataError
-from m2bayes.scheduler import Server
-from m2bayes.simulate import requests_of, simulate
+from m2bayes.serving.scheduler import Server
+from m2bayes.serving.simulate import requests_of, simulate
 from m2bayes.suites import Setting, _queue, qlm, run
 from m2bayes.suites._adjusted import Adjusted, Remembered, Undisturbed
 from m2bayes.suites._queue import Log

@@ -11,23 +11,23 @@ import pytest
 import xarray as xr
 from helpers import refusal, run
 
-from m2bayes.condition import evidence, filled, unit, weigh
-from m2bayes.coordinates import Coordinates, Variable, contrasts, coordinates, recipe
 from m2bayes.database import labelled
-from m2bayes.enlarge import equal, with_builds
 from m2bayes.errors import ConvergenceError, DataError, RecordError
-from m2bayes.importance import expanded, gaussians, smoothed, weighted
 from m2bayes.inputs import Inputs
-from m2bayes.likelihood import cell_densities, log_likelihood
 from m2bayes.measurements import GEMM, checked
 from m2bayes.mechanism.laws import LAWS
 from m2bayes.posterior import fit
 from m2bayes.predictive import predict_units
-from m2bayes.refit import add_runs, refitted
-from m2bayes.rows import informed
-from m2bayes.smoothing import moved
-from m2bayes.update import past_rows, report, update, write
-from m2bayes.updating import PATHS, updated
+from m2bayes.updating.condition import evidence, filled, unit, weigh
+from m2bayes.updating.conditioned import PATHS, updated
+from m2bayes.updating.coordinates import Coordinates, Variable, contrasts, coordinates, recipe
+from m2bayes.updating.enlarge import equal, with_builds
+from m2bayes.updating.importance import expanded, gaussians, smoothed, weighted
+from m2bayes.updating.likelihood import cell_densities, log_likelihood
+from m2bayes.updating.refit import add_runs, refitted
+from m2bayes.updating.rows import informed
+from m2bayes.updating.smoothing import moved
+from m2bayes.updating.update import past_rows, report, update, write
 
 NAME = "gemm_bf16-hier_gemm"
 NEW, OLD = "B200-180GB-SXM", "H100-80GB-SXM"  # of the made-up posterior: unmeasured, measured

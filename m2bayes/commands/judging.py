@@ -7,11 +7,12 @@ import json
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from m2bayes import output, tables, tables_update
+from m2bayes import output, tables
 from m2bayes._files import write_whole
 from m2bayes.commands._shared import figure_file, print_json, teller
 from m2bayes.database import Database
 from m2bayes.errors import DataError, UnknownNameError
+from m2bayes.updating import table as tables_update
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -13,13 +13,13 @@ from m2bayes.commands._shared import figure_file, print_json, say, teller
 from m2bayes.database import Database
 from m2bayes.drivers import drivers
 from m2bayes.errors import InfeasibleError, WorkloadError
-from m2bayes.fleet import fleets
 from m2bayes.information.worth import worth_table, worth_to_plan
-from m2bayes.mix import mean_context, one_length, read_mix, read_trace
-from m2bayes.plan import Demand, Option, options_of
-from m2bayes.planned import plan_remarks, plan_table
 from m2bayes.prices import price_draws
 from m2bayes.question import Question, step_times
+from m2bayes.serving.fleet import fleets
+from m2bayes.serving.mix import mean_context, one_length, read_mix, read_trace
+from m2bayes.serving.plan import Demand, Option, options_of
+from m2bayes.serving.planned import plan_remarks, plan_table
 from m2bayes.workload import Step
 
 TPS = (1, 2, 4, 8)
@@ -191,7 +191,7 @@ def _simulate(
     tell: Any,
 ) -> None:
     """Add what a simulation of the engine says beside each fleet."""
-    from m2bayes.simulated import simulated
+    from m2bayes.serving.simulated import simulated
 
     by_label = {o.label: o for o in options}
     for row in found["results"]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import warnings
 
-from m2bayes import output, tables_update
+from m2bayes import output
 from m2bayes.commands._shared import print_json, teller
 from m2bayes.database import Database
+from m2bayes.updating import table as tables_update
 
 
 def update(args: argparse.Namespace) -> int:
     """Condition a posterior on a file of rows and store the result."""
-    from m2bayes.update import report, write
-    from m2bayes.update import update as condition
+    from m2bayes.updating.update import report, write
+    from m2bayes.updating.update import update as condition
 
     database = Database(args.database)
     with output.folder_to_write(args.out) as folder, warnings.catch_warnings():

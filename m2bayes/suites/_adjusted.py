@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from m2bayes.simulate import StepTimes
+from m2bayes.serving.simulate import StepTimes
 
 LEAST = 0.1  # [1] of a step's time that stays when a negative host time is added
 

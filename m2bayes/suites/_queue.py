@@ -13,8 +13,8 @@ import xarray as xr
 
 from m2bayes._random import labelled_rng
 from m2bayes.requests import engine_of, engine_series, request_log
-from m2bayes.scheduler import Server
-from m2bayes.simulate import StepTimes, requests_of, simulate
+from m2bayes.serving.scheduler import Server
+from m2bayes.serving.simulate import StepTimes, requests_of, simulate
 from m2bayes.suites._adjusted import Adjusted
 from m2bayes.suites._waits import BLOCK
 from m2bayes.surface import Surface

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from m2bayes.design import design, places_of
 from m2bayes.errors import ConvergenceError
 from m2bayes.evaluate import averaged, by_build, cell_times, median_of_builds, of_sku, scores
 from m2bayes.leaveout import LeftOut
 from m2bayes.measurements import checked, runs_by_cell
-from m2bayes.updating import Updated, updated
+from m2bayes.updating.conditioned import Updated, updated
+from m2bayes.updating.design import design, places_of
 
 if TYPE_CHECKING:
     from m2bayes.suites import Setting

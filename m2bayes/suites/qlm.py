@@ -14,7 +14,7 @@ from m2bayes.database import sha256
 from m2bayes.outside import outside
 from m2bayes.question import Question, thinned
 from m2bayes.residency import kv_bytes_per_token, weight_bytes
-from m2bayes.simulate import StepTimes, simulate
+from m2bayes.serving.simulate import StepTimes, simulate
 from m2bayes.step import aligned
 from m2bayes.suites._adjusted import Remembered, Undisturbed
 from m2bayes.suites._queue import (

@@ -29,7 +29,7 @@ from m2bayes.suites._profiles import (
     tables,
     unfitted,
 )
-from m2bayes.updating import updated
+from m2bayes.updating.conditioned import updated
 from m2bayes.vidur import BACKEND, VERSION
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ def out_of_fold(
 ) -> np.ndarray:
     """Log times [s] after a few rows of each operator from other folds, dims (draw, row).
 
-    The rows are read as `m2bayes.updating.updated` reads any: as a benchmark's, of a build of
-    their own, which is then predicted.
+    The rows are read as `m2bayes.updating.conditioned.updated` reads any: as a benchmark's, of a
+    build of their own, which is then predicted.
 
     Parameters
     ----------

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from m2bayes.queueing import TINY, lifetime_share, quantile, waits_tail
-from m2bayes.replica import Replica
+from m2bayes.serving.queueing import TINY, lifetime_share, quantile, waits_tail
+from m2bayes.serving.replica import Replica
 
 NODES = (np.arange(5) + 0.5) / 5  # of the rest of the step under way, which is uniform
 

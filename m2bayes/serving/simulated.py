@@ -8,8 +8,8 @@ import numpy as np
 import xarray as xr
 
 from m2bayes._random import labelled_rng
-from m2bayes.plan import Demand, Option, steady
-from m2bayes.simulate import Server, poisson_requests, simulate
+from m2bayes.serving.plan import Demand, Option, steady
+from m2bayes.serving.simulate import Server, poisson_requests, simulate
 
 DRAWS = 40  # that are simulated of an option's, evenly spaced
 REQUESTS = 1500  # of each

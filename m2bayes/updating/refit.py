@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from m2bayes.condition import Unit, added, without_residuals
-from m2bayes.coordinates import BUILD, SAMPLE, Variable, coordinates, natural, recipe
 from m2bayes.diagnostics import check, diagnostics
-from m2bayes.enlarge import with_builds
-from m2bayes.likelihood import cell_densities
 from m2bayes.posterior import compiled_model, kept
+from m2bayes.updating.condition import Unit, added, without_residuals
+from m2bayes.updating.coordinates import BUILD, SAMPLE, Variable, coordinates, natural, recipe
+from m2bayes.updating.enlarge import with_builds
+from m2bayes.updating.likelihood import cell_densities
 
 if TYPE_CHECKING:
     import pymc as pm

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from m2bayes.loops import closed_loop, open_loop
-from m2bayes.replica import Replica
+from m2bayes.serving.loops import closed_loop, open_loop
+from m2bayes.serving.replica import Replica
 
 HALVINGS = 12  # of the interval in which the goodput lies: to 1 in 4,096
 

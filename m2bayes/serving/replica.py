@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from m2bayes.errors import WorkloadError
-from m2bayes.mix import LENGTHS, mean_context, mean_length
+from m2bayes.serving.mix import LENGTHS, mean_context, mean_length
 
 MAX_NUM_SEQS, TOKEN_BUDGET = 256, 2048  # vLLM's defaults on most cards, and its logs' settings
 BLOCK = 16  # tokens of a block of the cache [token]: half of one is empty, on average
@@ -41,7 +41,7 @@ class Replica:
     Parameters
     ----------
     mix : Dataset, dims (request,)
-        From `m2bayes.mix`.
+        From `m2bayes.serving.mix`.
     limit : ndarray, dims (draw,)
         Sequences that run at once at most [1]; 0 where not one fits.
     decode : ndarray, dims (draw, batch)
@@ -152,7 +152,7 @@ def replica(
     times : StepTimes
         Such as a `m2bayes.surface.Surface` [s], dims (draw, …).
     mix : Dataset, dims (request,)
-        From `m2bayes.mix`.
+        From `m2bayes.serving.mix`.
     kv_tokens : ndarray, dims (draw,)
         Tokens that the KV cache holds [token].
     max_num_seqs, token_budget : int
@@ -268,7 +268,7 @@ def check_lengths(mix: xr.Dataset, longest: int, name: str) -> None:
     Parameters
     ----------
     mix : Dataset, dims (request,)
-        From `m2bayes.mix` [token].
+        From `m2bayes.serving.mix` [token].
     longest : int
         Longest sequence of the LLM [token].
     name : str

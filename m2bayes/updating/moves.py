@@ -11,7 +11,7 @@ import xarray as xr
 from m2bayes.decision import rank
 from m2bayes.factors import basis, by_sku
 from m2bayes.predictive import law_of, predict_units, summary
-from m2bayes.updating import Updated
+from m2bayes.updating.conditioned import Updated
 
 SHAPES = 4  # of each SKU, whose times are shown
 MOVED, MOST = 0.5, 12  # shared variables that moved this many sd are named, and no more of them
@@ -24,7 +24,7 @@ def moves(found: Updated, others: xr.Dataset | None = None) -> dict[str, Any]:
     Parameters
     ----------
     found : Updated
-        From `m2bayes.updating.updated`.
+        From `m2bayes.updating.conditioned.updated`.
     others : Dataset, dims (sku,), optional
         Datasheets of cards to rank the updated ones with; without, nothing is ranked.
 

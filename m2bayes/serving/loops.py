@@ -3,7 +3,7 @@
 Two queues in a row: prompts wait for the prefill of others, and before that for a place in the
 batch when the KV cache or the engine's limit binds (M/M(n)/1 whose rate depends on the batch, with
 the correction of Allen and Cunneen for equal demands). Prompts that fill a step or more are read
-one after the other (M/G/1); of shorter ones a step reads several (`m2bayes.bulk`).
+one after the other (M/G/1); of shorter ones a step reads several (`m2bayes.serving.bulk`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from m2bayes.bulk import MOST, STATES, bulk_queue
-from m2bayes.mix import scv
-from m2bayes.queueing import TINY, in_system, kingman_factor
-from m2bayes.replica import Replica
-from m2bayes.steady import Steady
+from m2bayes.serving.bulk import MOST, STATES, bulk_queue
+from m2bayes.serving.mix import scv
+from m2bayes.serving.queueing import TINY, in_system, kingman_factor
+from m2bayes.serving.replica import Replica
+from m2bayes.serving.steady import Steady
 
 FULLEST = 0.999  # utilisation of prefill that a closed loop can reach
 LEAST = 1e-9  # share of the time that is left to decoding

@@ -11,8 +11,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from m2bayes.carried import with_residuals
-from m2bayes.condition import (
+from m2bayes.errors import ConvergenceError
+from m2bayes.kernels import unit_labels, unit_sheets
+from m2bayes.predictive import law_of
+from m2bayes.updating.carried import with_residuals
+from m2bayes.updating.condition import (
     Unit,
     conditioned,
     cut,
@@ -21,17 +24,16 @@ from m2bayes.condition import (
     weigh,
     without_residuals,
 )
-from m2bayes.enlarge import builds_drawn, with_builds
-from m2bayes.errors import ConvergenceError
-from m2bayes.importance import GOOD, smoothed
-from m2bayes.kernels import unit_labels, unit_sheets
-from m2bayes.outlying import outliers
-from m2bayes.predictive import law_of
-from m2bayes.smoothing import moved
+from m2bayes.updating.enlarge import builds_drawn, with_builds
+from m2bayes.updating.importance import GOOD, smoothed
+from m2bayes.updating.outlying import outliers
+from m2bayes.updating.smoothing import moved
 
 PATHS = ("reweighting", "steps", "sampling")
 LEAST = 400.0  # effective draws that weights must leave
-MOST_STEPS = 4  # of `m2bayes.smoothing`; what needs more is too far to take draws for normal
+MOST_STEPS = (
+    4  # of `m2bayes.updating.smoothing`; what needs more is too far to take draws for normal
+)
 Sampled = tuple[xr.Dataset, dict[str, float]]
 
 
@@ -54,7 +56,7 @@ class Updated:
     figures : dict
         ``pareto_k`` and ``ess`` [1], or those of `m2bayes.diagnostics.diagnostics`.
     outliers : list of dict
-        Rows that the posterior cannot believe, see `m2bayes.outlying.outliers`.
+        Rows that the posterior cannot believe, see `m2bayes.updating.outlying.outliers`.
     seed : int
         Of everything drawn.
     """
@@ -98,7 +100,7 @@ def updated(
     least : float
         Effective number of draws that weights must leave [1].
     sample : callable, optional
-        Samples the model given units, see `m2bayes.refit.refitted`.
+        Samples the model given units, see `m2bayes.updating.refit.refitted`.
     tell : callable
         Told what is being done, and why a path was left.
 

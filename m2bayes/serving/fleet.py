@@ -12,9 +12,9 @@ import xarray as xr
 from m2bayes import decision
 from m2bayes.answer import number
 from m2bayes.dominance import dominant
-from m2bayes.plan import Demand, Option
 from m2bayes.prices import HOURS_A_YEAR
-from m2bayes.sizing import sized
+from m2bayes.serving.plan import Demand, Option
+from m2bayes.serving.sizing import sized
 
 TAIL = 0.9  # of the cost, beyond which CVaR is the mean
 
@@ -37,7 +37,7 @@ def fleets(
     Parameters
     ----------
     options : sequence of Option
-        From `m2bayes.plan.options_of`.
+        From `m2bayes.serving.plan.options_of`.
     demand : Demand
         What is to be served.
     like : Dataset, dims (chain, draw, …)

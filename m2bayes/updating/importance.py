@@ -23,7 +23,7 @@ from math import lgamma
 import numpy as np
 
 from m2bayes._random import labelled_rng
-from m2bayes.coordinates import Coordinates
+from m2bayes.updating.coordinates import Coordinates
 
 EVEN = 1e-9  # range of log weights that are all the same
 GOOD = 0.7  # Pareto k up to which smoothed weights may be used
@@ -168,7 +168,7 @@ def gaussians(
     found : Expansion
         Of the log-likelihood; directions in which it curves upwards count as flat.
     centre, loading : array, dims (sample, variable) and (sample, variable, coordinate)
-        See `m2bayes.coordinates.Coordinates`.
+        See `m2bayes.updating.coordinates.Coordinates`.
 
     Returns
     -------

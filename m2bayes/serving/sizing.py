@@ -9,7 +9,7 @@ import xarray as xr
 
 from m2bayes import decision
 from m2bayes.answer import number
-from m2bayes.plan import Demand, Option, replicas_needed, steady, tokens_per_second
+from m2bayes.serving.plan import Demand, Option, replicas_needed, steady, tokens_per_second
 
 NEAR, REFUSED = 0.95, 0.05  # utilisation and its probability from which a mean wait is refused
 LEVELS = (0.5, 0.9, 0.99)  # of requests, whose times are told
@@ -22,7 +22,7 @@ def sized(option: Option, demand: Demand, mass: float) -> dict[str, Any]:
     Parameters
     ----------
     option : Option
-        From `m2bayes.plan.options_of`.
+        From `m2bayes.serving.plan.options_of`.
     demand : Demand
         What is to be served.
     mass : float

@@ -19,8 +19,8 @@ import numpy as np
 import xarray as xr
 
 from m2bayes._random import labelled_rng
-from m2bayes.coordinates import SAMPLE
-from m2bayes.enlarge import equal
+from m2bayes.updating.coordinates import SAMPLE
+from m2bayes.updating.enlarge import equal
 
 KEPT = 0.5  # share of the draws that must count in each step
 WIDTH = 0.4  # of the kernel, in sd of the draws

@@ -14,16 +14,16 @@ import pandas as pd
 import xarray as xr
 
 from m2bayes._files import write_whole
-from m2bayes.condition import Unit
 from m2bayes.database import Database, digest, store
 from m2bayes.errors import DataError, DatasheetError, RecordError, UnknownNameError
 from m2bayes.inputs import Inputs
 from m2bayes.measurements import checked, content_hash
 from m2bayes.mechanism.laws import LAWS
-from m2bayes.moves import moves
 from m2bayes.posterior import versions
 from m2bayes.records import ROWS, Assembly, Posterior
-from m2bayes.updating import PATHS, Sampled, Updated, updated
+from m2bayes.updating.condition import Unit
+from m2bayes.updating.conditioned import PATHS, Sampled, Updated, updated
+from m2bayes.updating.moves import moves
 
 TIMES = ("times", "shapes")  # roles of kernel times that a posterior was fitted to
 LONGEST = 120  # name of a posterior
@@ -78,7 +78,7 @@ def update(
     cards : sequence of str
         Paths of datasheets that the database lacks.
     path : str, optional
-        One of `m2bayes.updating.PATHS`; by default the first that may be trusted.
+        One of `m2bayes.updating.conditioned.PATHS`; by default the first that may be trusted.
     seed : int
         Of everything drawn.
     tell : callable
@@ -118,7 +118,7 @@ def update(
                 f"posterior {record.name} was updated before, and these rows need its model "
                 "sampled: update the posterior that it came from with the rows of both files"
             )
-        from m2bayes.refit import refitted
+        from m2bayes.updating.refit import refitted
 
         inputs = Inputs.recorded(database, record)
         tell(f"sampling {record.model} on its own data and the new rows: some minutes")
@@ -258,7 +258,7 @@ def report(database: Database, done: Update) -> dict[str, Any]:
     """What the update did, as plain values, no dims.
 
     ``posterior``, ``parent``, ``path`` and its ``figures`` [1], ``outliers``, and what
-    `m2bayes.moves.moves` tells; ``assembly`` where one was updated.
+    `m2bayes.updating.moves.moves` tells; ``assembly`` where one was updated.
     """
     cards, others = done.record.datasheets, None
     if set(cards) <= set(database.skus()):

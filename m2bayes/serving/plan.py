@@ -17,13 +17,13 @@ import xarray as xr
 from m2bayes.errors import WorkloadError
 from m2bayes.feasibility import memory_of
 from m2bayes.gemm import gemm_shapes
-from m2bayes.loops import capacity, closed_loop, open_loop
 from m2bayes.memory import sequences
-from m2bayes.mix import mean_length
 from m2bayes.question import Question, without_rate
-from m2bayes.replica import MAX_NUM_SEQS, TOKEN_BUDGET, Replica, check_lengths, replica
-from m2bayes.serving import goodput, users_served
-from m2bayes.steady import Steady
+from m2bayes.serving.goodput import goodput, users_served
+from m2bayes.serving.loops import capacity, closed_loop, open_loop
+from m2bayes.serving.mix import mean_length
+from m2bayes.serving.replica import MAX_NUM_SEQS, TOKEN_BUDGET, Replica, check_lengths, replica
+from m2bayes.serving.steady import Steady
 from m2bayes.surface import Surface, surfaces
 
 SAMPLE = ("chain", "draw")
@@ -36,7 +36,7 @@ class Demand:
     Parameters
     ----------
     mix : Dataset, dims (request,)
-        From `m2bayes.mix` [token].
+        From `m2bayes.serving.mix` [token].
     rate : float or None
         Arrivals [1/s]; None where `users` is given.
     users : int or None

@@ -1,6 +1,6 @@
 """Continuous batching as vLLM does it: what one engine step reads, decodes, admits and evicts.
 
-The state of an engine is changed in place, step by step: only `m2bayes.simulate` holds one.
+The state of an engine is changed in place, step by step: only `m2bayes.serving.simulate` holds one.
 """
 
 from __future__ import annotations

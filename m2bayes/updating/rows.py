@@ -20,8 +20,8 @@ from m2bayes.discrepancy import (
     correlation,
     located,
 )
-from m2bayes.likelihood import Runs, misfit
 from m2bayes.mechanism.laws import Law
+from m2bayes.updating.likelihood import Runs, misfit
 
 CLOSE = 16  # measured cells of the SKU itself that a new cell is told by
 NOBODY = "any"  # backend of a cell whose build effect is taken off already
@@ -181,7 +181,7 @@ def noise(held: Runs, factors: Mapping[str, np.ndarray], effect: Any) -> np.ndar
     """Run noise in each cell's mean residual, a variance in units of its scale [1], dims (cell,).
 
     What the runs of an outlying cell say of its neighbours counts less by as much as its Student-t
-    scale is likely to be wider. Parameters as of `m2bayes.likelihood.misfit`, one sample.
+    scale is likely to be wider. Parameters as of `m2bayes.updating.likelihood.misfit`, one sample.
     """
     found = misfit(held, factors, effect)
     wider = np.maximum((TAIL + found.square[0]) / (TAIL + held.count) - 1, 0.0)

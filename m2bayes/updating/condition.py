@@ -10,15 +10,15 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from m2bayes.coordinates import Coordinates, Variable, coordinates, natural, recipe
 from m2bayes.discrepancy import Residuals
-from m2bayes.enlarge import enlarged, equal, reordered, with_effects
 from m2bayes.factors import families
-from m2bayes.importance import Weighted, expanded, weighted
-from m2bayes.likelihood import Runs, log_likelihood
 from m2bayes.predictive import law_of
 from m2bayes.residuals import known
-from m2bayes.rows import context, informed, noise, ordered, places, runs, shapes, together
+from m2bayes.updating.coordinates import Coordinates, Variable, coordinates, natural, recipe
+from m2bayes.updating.enlarge import enlarged, equal, reordered, with_effects
+from m2bayes.updating.importance import Weighted, expanded, weighted
+from m2bayes.updating.likelihood import Runs, log_likelihood
+from m2bayes.updating.rows import context, informed, noise, ordered, places, runs, shapes, together
 
 
 @dataclass(frozen=True)

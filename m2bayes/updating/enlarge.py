@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from m2bayes._random import labelled_rng
-from m2bayes.coordinates import BUILD, LEVEL, SAMPLE, Variable, stored_names
+from m2bayes.updating.coordinates import BUILD, LEVEL, SAMPLE, Variable, stored_names
 
 
 def equal(weight: np.ndarray, n: int, *, seed: int) -> np.ndarray:
@@ -83,7 +83,7 @@ def enlarged(
     posterior : Dataset, dims (chain, draw, sku, architecture)
         Draws without residuals, one for each row of `values`.
     variables : sequence of Variable
-        What `values` are of, from `m2bayes.coordinates.recipe`.
+        What `values` are of, from `m2bayes.updating.coordinates.recipe`.
     values : array, dims (sample, variable)
         Of the SKU, on the link scale [1].
     sku, family : str

@@ -16,7 +16,7 @@ import xarray as xr
 
 from m2bayes._random import labelled_rng
 from m2bayes.errors import DataError, WorkloadError
-from m2bayes.scheduler import Chunks, Engine, Sequence, Server, complete, schedule
+from m2bayes.serving.scheduler import Chunks, Engine, Sequence, Server, complete, schedule
 
 OCTAVE = 32  # sizes to an octave at which step times are looked up: within 1.6 % of the size
 CACHED = 1 << 16  # step times kept

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from m2bayes.condition import Unit, filled
-from m2bayes.coordinates import coordinates
 from m2bayes.discrepancy import TAIL, WIDEST
-from m2bayes.likelihood import misfit
+from m2bayes.updating.condition import Unit, filled
+from m2bayes.updating.coordinates import coordinates
+from m2bayes.updating.likelihood import misfit
 
 NAMED = 0.5  # probability from which an outlier is named
 SOME = 400  # draws that the probability is the mean of

@@ -1,0 +1,1 @@
+"""A stored posterior conditioned on new measurements."""
