@@ -22,7 +22,7 @@ from m2bayes.cli import main as m2bayes
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIFT = 0.02  # of a figure that is drawn when the documents are checked
-DRAWN = ("rank prefill:tokens=1024", "plan")
+DRAWN = ("rank prefill:tokens=1024", "plan", "what to measure")
 TARGET = ROOT  # where the documents are
 NARROW = "gemm_fp8-hier_gemm_fp8"
 HIER, CONST = "gemm_bf16-hier_gemm", "gemm_bf16-const_ceiling"
@@ -35,6 +35,11 @@ RANK = [
     *("rank", "--quiet", "--llm", "llama-3.1-8b", "--sku", "a100", "h100", "h200", "l40s"),
     *("--workload", "prefill:tokens=1024"),
 ]
+NEXT = [
+    *("next", "--quiet", "--llm", "llama-3.1-8b", "--sku", "h100", "h200"),
+    *("--workload", "prefill:tokens=1024", "--count", "2"),
+]
+SHOWN = 6  # measurements of a longer list
 FIGURES = {
     "docs/figures/ranking.svg": [
         *("rank", "--quiet", "--llm", "llama-3.1-8b", "--sku", "a100", "h100", "h200", "l40s"),
@@ -80,6 +85,20 @@ def plan() -> str:
     words = " ".join(word for word in PLAN if word != "--quiet")
     words = words.replace(" --rate", " \\\n    --rate")
     return f"```\n$ m2bayes {words}\n{out.getvalue().strip()}\n```"
+
+
+def what_to_measure() -> str:
+    """The block of the most valuable measurements that the README shows."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = m2bayes(NEXT)
+    if code:
+        sys.exit(code)
+    alone, together = out.getvalue().strip().split("\n\n")
+    lines = alone.splitlines()
+    words = " ".join(word for word in NEXT if word != "--quiet")
+    listed = "\n".join([*lines[: 2 + SHOWN], "  …", "", together])
+    return f"```\n$ m2bayes {words}\n{listed}\n```"
 
 
 def gemm_cells() -> str:
@@ -598,7 +617,12 @@ def measured_next() -> str:
 
 
 BLOCKS = {
-    "README.md": {"rank prefill:tokens=1024": ranking, "plan": plan, "gemm-cells": gemm_cells},
+    "README.md": {
+        "rank prefill:tokens=1024": ranking,
+        "plan": plan,
+        "what to measure": what_to_measure,
+        "gemm-cells": gemm_cells,
+    },
     "EVALUATION.md": {
         "source": source,
         "next": measured_next,
