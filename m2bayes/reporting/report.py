@@ -110,7 +110,7 @@ def _page(contents: Mapping[str, Any]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("m2bayes"),
+        loader=PackageLoader("m2bayes.reporting"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
