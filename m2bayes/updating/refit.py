@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pymc as pm
 
 OWN = "own"  # coordinates of the SKUs whose runs are new
-DRAWS, TUNE, CHAINS, TARGET = 500, 500, 4, 0.9
+DRAWS, TUNE, CHAINS, TARGET = 1000, 500, 4, 0.9
 
 
 def refitted(
