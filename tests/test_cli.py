@@ -1062,7 +1062,9 @@ def test_ten_thousand_workloads_are_one_call(tmp_path):
     assert table["sku"].tolist() == ["H100-80GB-SXM", "H200-141GB-SXM"] * len(grid)
     fits = table[table["fits"]]
     assert (fits["low"] <= fits["median"]).all()
-    assert table.groupby("workload")["p_best"].sum().round(9).isin([0, 1]).all()
+    # below 1 where it may be that neither card holds the batch
+    assert table.groupby("workload")["p_best"].sum().round(9).between(0, 1).all()
+    assert (table.groupby("workload")["p_best"].sum().round(9) == 1).mean() > 0.5
 
 
 def test_every_error_class_of_bad_input_is_one_the_command_line_knows():

@@ -606,7 +606,9 @@ def test_the_density_that_is_sampled_is_the_old_one_and_that_of_the_rows(databas
     assert sorted(label.removeprefix(f"{one.sku}: ") for label in labels) == names
     point = model.initial_point()
     with model:
-        potential = model.compile_fn(model.potentials[0], inputs=model.value_vars)
+        potential = model.compile_fn(
+            model.potentials[0], inputs=model.value_vars, on_unused_input="ignore"
+        )
         stored = pm.compile(
             model.value_vars, [model[v] for v in old.data_vars], on_unused_input="ignore"
         )

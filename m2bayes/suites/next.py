@@ -222,7 +222,7 @@ def path(decision: Decision, policy: Policy, repeat: str) -> list[float]:
         taken.append(cell)
         decision = decision.measured(cell)
         regrets.append(decision.regret)
-    return regrets
+    return regrets + [regrets[-1]] * (MOST + 1 - len(regrets))
 
 
 # --- summary ---------------------------------------------------------------------------------
