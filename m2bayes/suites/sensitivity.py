@@ -52,8 +52,8 @@ def run(setting: Setting) -> dict[str, Any]:
         ``parameters``: by posterior, the sensitivity of each parameter above the labels to the
         ``prior`` of all of them and to the ``likelihood`` [1]; ``questions``: by workload and SKU
         that of the step time, and of whether the SKU is the best where that is open, by part;
-        ``p_best`` [1] at the `POWERS` of all priors, with the Pareto k of the weights. Of a
-        posterior whose rows are not included there is no likelihood.
+        ``p_best`` [1] at the `POWERS` of all priors, how far it moves ``by chance``, and the Pareto
+        k of the weights. Of a posterior whose rows are not included there is no likelihood.
     """
     database = setting.database
     parts = database.assembly(setting.assembly).parts
@@ -161,15 +161,20 @@ def _questions(setting: Setting, parts: dict[str, xr.Dataset]) -> dict[str, Any]
     }
     quantities = xr.Dataset({" ".join(name): held for name, held in asked.items()})
     found = {part: senses(quantities, of) for part, of in logs.items()}
-    tilts = {str(power): tilted(logs[EVERY]["prior"]["prior"], power) for power in POWERS}
+    prior = logs[EVERY]["prior"]["prior"]
+    tilts = {str(power): tilted(prior, power) for power in POWERS}
+    turns = [prior.roll(chain=turn, draw=SHIFT) for turn in range(1, prior.sizes["chain"])]
+    others = [tilted(turn, power)[0] for turn in turns for power in POWERS]
     out: dict[str, Any] = {"p_best": {"pareto_k": {k: held[1] for k, held in tilts.items()}}}
     out["questions"] = {}
     for workload in times["workload"].values:
         for sku in times["sku"].values:
             own = best.sel(workload=workload, sku=sku)
-            row: dict[str, Any] = {"p_best": {"1": float(own.mean())}}
+            flat, share = own.values.ravel(), float(own.mean())
+            noise = max(abs(float((flat * weight).sum()) - share) for weight in others)
+            row: dict[str, Any] = {"p_best": {"1": share}, "p_best by chance": noise}
             for power, (weight, _) in tilts.items():
-                row["p_best"][power] = float((own.values.ravel() * weight).sum())
+                row["p_best"][power] = float((flat * weight).sum())
             for what in ("step_time", "best"):
                 name = f"{what} {workload} {sku}"
                 if name in quantities:
