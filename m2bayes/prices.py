@@ -22,7 +22,7 @@ Prices = dict[str, tuple[float, float]]  # by SKU, lowest and highest [USD/h]
 def read_prices(
     texts: Sequence[str], folder: Path, full_name: Callable[[str], str]
 ) -> tuple[Prices, str]:
-    """Read ``SKU=USD``, ``SKU=LOW-HIGH``, a file of such, or ``example``; the later one counts.
+    """Read ``SKU=USD``, ``SKU=LOW-HIGH``, a file of such, or ``example``; a later table counts.
 
     Parameters
     ----------
@@ -41,10 +41,11 @@ def read_prices(
     Raises
     ------
     WorkloadError, DataError
-        If a price is no number above 0, a range is upside down, or a file holds no prices.
+        If a price is no number above 0, a range is upside down, a SKU is given twice, or a file
+        holds no prices.
     """
     found: Prices = {}
-    dated = ""
+    dated, single = "", set[str]()
     for text in texts:
         if text == EXAMPLE or text.lower().endswith(".json"):
             path = folder / f"{EXAMPLE}.json" if text == EXAMPLE else Path(text)
@@ -60,7 +61,11 @@ def read_prices(
             )
         low = float(held[1])
         high = float(held[2] or held[1])
-        found[full_name(name)] = _checked(low, high, f"--price {text}")
+        sku = full_name(name)
+        if sku in single:
+            raise WorkloadError(f"--price {text}: {sku} is given twice; name each once")
+        single.add(sku)
+        found[sku] = _checked(low, high, f"--price {text}")
     return found, dated
 
 

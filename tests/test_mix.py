@@ -87,7 +87,11 @@ def test_the_variation_of_equal_lengths_is_none():
     [
         (read_mix, "input_tokens,output_tokens\n1,1\n", "header has no column weight"),
         (read_mix, "input_tokens,output_tokens,weight\n1,1,0\n", "all weights are 0"),
-        (read_mix, "input_tokens,output_tokens,weight\n1,1,-1\n", "line 2: weight -1 is below 0"),
+        (
+            read_mix,
+            "input_tokens,output_tokens,weight\n1,1,-1\n",
+            "line 2: weight -1 is not from 0 to",
+        ),
         (read_mix, "input_tokens,output_tokens,weight\n", "holds no request"),
         (read_trace, "input_tokens,output_tokens\n5,5\n5,x\n", "line 3: output_tokens is 'x'"),
         (read_trace, "input_tokens,output_tokens\n5,0\n", "line 2: output_tokens 0 is not from 1"),

@@ -37,9 +37,14 @@ def entry(question):
 
 
 def test_a_price_is_a_number_or_a_range_by_any_name(database):
-    found, dated = prices_of(database, ["h100=2.5", "H200-141GB-SXM=3-4.5", "h100=.5"])
+    found, dated = prices_of(database, ["h100=.5", "H200-141GB-SXM=3-4.5"])
     assert found == {H100: (0.5, 0.5), H200: (3.0, 4.5)}
     assert dated == ""
+
+
+def test_a_price_given_twice_is_refused_and_one_beside_a_table_counts(database):
+    with pytest.raises(WorkloadError, match="H100-80GB-SXM is given twice; name each once"):
+        prices_of(database, ["h100=2", "H100-80GB-SXM=3"])
 
 
 def test_the_example_table_has_a_date_and_says_that_it_is_made_up(database):

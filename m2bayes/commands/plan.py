@@ -29,8 +29,9 @@ NONE_SERVES = 3  # exit code
 def plan(args: argparse.Namespace) -> int:
     """Size the fleet of each SKU and TP, and choose."""
     tps = _tps(args.tp)
-    demand = _demand(args)
     target, database = figure_file(args), Database(args.database)
+    demand = _demand(args, database.llm(args.llm).max_context)
+    _divides(demand.gpus, tps)
     prices, dated = prices_of(database, args.price)
     if args.calibrate and len(tps) > 1:
         raise WorkloadError("--calibrate is of one TP: give one --tp, that of the timed steps")
@@ -93,8 +94,15 @@ def _tps(given: Sequence[int] | None) -> list[int]:
     return tps
 
 
-def _demand(args: argparse.Namespace) -> Demand:
-    """What is to be served, from whichever way it was given."""
+def _divides(gpus: int | None, tps: Sequence[int]) -> None:
+    """Refuse a fleet that is whole replicas at no TP."""
+    if gpus is not None and all(gpus % tp for tp in tps):
+        given = " ".join(map(str, tps))
+        raise WorkloadError(f"--gpus {gpus}: no multiple of --tp {given}; change one of them")
+
+
+def _demand(args: argparse.Namespace, longest: int) -> Demand:
+    """What is to be served, from whichever way it was given; requests keep to `longest` tokens."""
     lengths = args.input_tokens is not None or args.output_tokens is not None
     if sum((lengths, args.mix is not None, args.trace is not None)) != 1:
         raise WorkloadError(
@@ -104,11 +112,11 @@ def _demand(args: argparse.Namespace) -> Demand:
         raise WorkloadError("give both --input-tokens and --output-tokens")
     rate = args.rate
     if args.trace:
-        mix = read_trace(Path(args.trace))
+        mix = read_trace(Path(args.trace), longest=longest)
     elif args.mix:
-        mix = read_mix(Path(args.mix))
+        mix = read_mix(Path(args.mix), longest=longest)
     else:
-        mix = one_length(args.input_tokens, args.output_tokens)
+        mix = one_length(args.input_tokens, args.output_tokens, longest=longest)
     if rate is None and args.concurrency is None:
         if "rate" not in mix:
             raise WorkloadError("give --rate in requests a second, or --concurrency")

@@ -250,7 +250,8 @@ def _prefill_queue(
     bulk = bulk_queue(rate / unit, np.maximum(room / unit, 1.0), step)
     idle = seen[:, 0] * np.maximum(1 - rate * held.mean(held.own)[:, 0], 0)
     decoding, alone = step[:, 0], held.mean(held.added)[np.arange(len(at)), at]
-    scale = np.clip(1 - decoding / bulk.step, 0, 1) / np.maximum(rate * alone, TINY)
+    more = np.clip(1 - decoding / bulk.step, 0, 1)  # share of the time that prompts add
+    scale = np.where(rate * alone > LEAST**2, more / np.maximum(rate * alone, LEAST**2), 1.0)
     several = _Queue(
         bulk.p,
         bulk.wait,

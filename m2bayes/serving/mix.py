@@ -15,16 +15,22 @@ from m2bayes.errors import DataError, WorkloadError
 
 CLASSES = 4  # of prompt lengths, and of answer lengths in each, into which a mix is gathered
 LONGEST = 10**8  # [token]
+HEAVIEST = 1e9  # weight of a row, so that sums stay finite
+LATEST = 1e12  # time of an arrival, either way [s]
+MOST = 10**6  # of a rate [1/s], of requests in the system, of a target [s]
+RIVALS = (";", "\t", "|")  # delimiters that are not commas
 LENGTHS = ("input_tokens", "output_tokens")
 
 
-def one_length(input_tokens: int, output_tokens: int) -> xr.Dataset:
+def one_length(input_tokens: int, output_tokens: int, *, longest: int | None = None) -> xr.Dataset:
     """Requests that are all alike.
 
     Parameters
     ----------
     input_tokens, output_tokens : int
         Of the prompt and of the answer, from 1 [token].
+    longest : int or None
+        Context of the LLM, which both together must keep to [token].
 
     Returns
     -------
@@ -34,7 +40,7 @@ def one_length(input_tokens: int, output_tokens: int) -> xr.Dataset:
     Raises
     ------
     WorkloadError
-        If a length is below 1 or absurdly large.
+        If a length is below 1 or absurdly large, or both are too long together.
 
     Examples
     --------
@@ -45,16 +51,21 @@ def one_length(input_tokens: int, output_tokens: int) -> xr.Dataset:
         if not 1 <= value <= LONGEST:
             option = f"--{name.replace('_', '-')}"
             raise WorkloadError(f"{option} {value}: give 1 to {LONGEST:,} tokens")
+    if longest is not None and input_tokens + output_tokens > longest:
+        place = f"--input-tokens {input_tokens} --output-tokens {output_tokens}"
+        raise WorkloadError(_too_long(place, input_tokens + output_tokens, longest))
     return _dataset([(float(input_tokens), float(output_tokens), 1.0)])
 
 
-def read_mix(path: Path) -> xr.Dataset:
+def read_mix(path: Path, *, longest: int | None = None) -> xr.Dataset:
     """Histogram of lengths: a CSV with ``input_tokens``, ``output_tokens`` and ``weight``.
 
     Parameters
     ----------
     path : Path
         One kind of request a row [token]; weights are relative, at least one above 0.
+    longest : int or None
+        Context of the LLM, which each row must keep to [token].
 
     Returns
     -------
@@ -69,21 +80,23 @@ def read_mix(path: Path) -> xr.Dataset:
     where, rows = shown(path), []
     for place, row in _rows(path, (*LENGTHS, "weight")):
         weight = _number(row, "weight", place)
-        if weight < 0:
-            raise DataError(f"{place}: weight {weight:g} is below 0; give 0 or more")
-        rows.append((*_lengths(row, place), weight))
+        if not 0 <= weight <= HEAVIEST:
+            raise DataError(f"{place}: weight {weight:g} is not from 0 to {HEAVIEST:g}; correct it")
+        rows.append((*_lengths(row, place, longest), weight))
     if not sum(weight for *_, weight in rows):
         raise DataError(f"{where}: all weights are 0; give a weight above 0 to at least one row")
     return gathered(_dataset(rows))
 
 
-def read_trace(path: Path) -> xr.Dataset:
+def read_trace(path: Path, *, longest: int | None = None) -> xr.Dataset:
     """Requests of a log: a CSV with ``input_tokens``, ``output_tokens``, perhaps ``arrival_time``.
 
     Parameters
     ----------
     path : Path
         One request a row [token], arrival [s] in any order.
+    longest : int or None
+        Context of the LLM, which each row must keep to [token].
 
     Returns
     -------
@@ -98,9 +111,13 @@ def read_trace(path: Path) -> xr.Dataset:
     """
     rows, times = [], []
     for place, row in _rows(path, LENGTHS):
-        rows.append((*_lengths(row, place), 1.0))
+        rows.append((*_lengths(row, place, longest), 1.0))
         if "arrival_time" in row:
             times.append(_number(row, "arrival_time", place))
+            if abs(times[-1]) > LATEST:
+                raise DataError(
+                    f"{place}: arrival_time {times[-1]:g} is over {LATEST:g} s away; correct it"
+                )
     found = gathered(_dataset(rows))
     if not times:
         return found
@@ -108,6 +125,11 @@ def read_trace(path: Path) -> xr.Dataset:
     if not gaps.sum() > 0:
         raise DataError(
             f"{shown(path)}: arrival_time spans no time; give two moments or more, or drop it"
+        )
+    if len(gaps) > MOST * gaps.sum():
+        raise DataError(
+            f"{shown(path)}: by its arrival_time more than {MOST:,} requests a second arrive; "
+            "give seconds, or drop it"
         )
     scv = float(gaps.var() / gaps.mean() ** 2) if len(gaps) > 1 else 1.0
     return found.assign(rate=1 / float(gaps.mean()), arrival_scv=scv)
@@ -216,12 +238,13 @@ def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[str, Mapping[st
         with path.open(encoding="utf-8-sig", newline="") as handle:
             reader = csv.DictReader(handle, strict=True)
             names = [(name or "").strip() for name in reader.fieldnames or ()]
-            missing = [name for name in needed if name not in names]
-            if missing:
-                raise DataError(f"{where}: the header has no column {missing[0]}; add it")
+            _check_header(where, names, needed)
             reader.fieldnames = names
             for row in reader:
                 held = True
+                if None in row:
+                    more = f"more cells than the header's {len(names)}"
+                    raise DataError(f"{where} line {reader.line_num}: {more}; correct it")
                 yield f"{where} line {reader.line_num}", row
     except UnicodeDecodeError:
         raise DataError(f"{where}: no text in UTF-8; convert it") from None
@@ -231,11 +254,37 @@ def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[str, Mapping[st
         raise DataError(f"{where}: holds no request; give at least one row")
 
 
-def _lengths(row: Mapping[str, str], place: str) -> tuple[float, float]:
+def _check_header(where: str, names: Sequence[str], needed: Sequence[str]) -> None:
+    """Refuse another delimiter, a name that stands twice, and a column that is not there."""
+    line = ",".join(names)
+    for rival in RIVALS:
+        if line.count(rival) > line.count(","):
+            raise DataError(
+                f"{where}: its columns are separated by {rival!r}, not by commas; "
+                "write it with commas, and points in its numbers"
+            )
+    for name in names:
+        if name and names.count(name) > 1:
+            raise DataError(f"{where} line 1: two columns named {name!a}; keep one")
+    for name in needed:
+        if name not in names:
+            raise DataError(f"{where}: the header has no column {name}; add it")
+
+
+def _too_long(place: str, tokens: float, longest: int) -> str:
+    return (
+        f"{place}: prompt and answer of {tokens:,.0f} tokens: the LLM was made for {longest:,}; "
+        "shorten them"
+    )
+
+
+def _lengths(row: Mapping[str, str], place: str, longest: int | None) -> tuple[float, float]:
     values = [_number(row, name, place) for name in LENGTHS]
     for name, value in zip(LENGTHS, values, strict=True):
         if not 1 <= value <= LONGEST:
             raise DataError(f"{place}: {name} {value:g} is not from 1 to {LONGEST:,}; correct it")
+    if longest is not None and sum(values) > longest:
+        raise DataError(_too_long(place, sum(values), longest))
     return values[0], values[1]
 
 

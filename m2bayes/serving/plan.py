@@ -21,12 +21,13 @@ from m2bayes.memory import sequences
 from m2bayes.question import Question, without_rate
 from m2bayes.serving.goodput import goodput, users_served
 from m2bayes.serving.loops import capacity, closed_loop, open_loop
-from m2bayes.serving.mix import mean_length
+from m2bayes.serving.mix import LONGEST, MOST, mean_length
 from m2bayes.serving.replica import MAX_NUM_SEQS, TOKEN_BUDGET, Replica, check_lengths, replica
 from m2bayes.serving.steady import Steady
 from m2bayes.surface import Surface, surfaces
 
 SAMPLE = ("chain", "draw")
+MOST_SEQUENCES = 2**16
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Demand:
     Raises
     ------
     WorkloadError
-        If a rate or a target is not above 0, or a share is out of range.
+        If a rate, a target, a share or a limit is out of range; names the option.
     """
 
     mix: xr.Dataset
@@ -82,8 +83,11 @@ class Demand:
             ("--tpot", self.tpot, "seconds"),
             ("--gpus", self.gpus, "GPUs"),
         ):
-            if value is not None and not value > 0:
-                raise WorkloadError(f"{name} {value:g}: give {unit} above 0")
+            if value is None or (value == np.inf and name in ("--ttft", "--tpot")):
+                continue
+            if not 0 < value <= MOST:
+                told = f"{value:g}" if isinstance(value, float) else f"{value}"
+                raise WorkloadError(f"{name} {told}: give {unit} above 0, up to {MOST:,}")
         if not np.isfinite(self.ttft) and not np.isfinite(self.tpot):
             raise WorkloadError("no target: give --ttft, --tpot or both, in seconds")
         for name, share in (("--percentile", self.level), ("--confidence", self.confidence)):
@@ -91,6 +95,15 @@ class Demand:
                 shown = f"{100 * share:g}" if name == "--percentile" else f"{share:g}"
                 most = "100" if name == "--percentile" else "1"
                 raise WorkloadError(f"{name} {shown}: give a number between 0 and {most}")
+
+        if not 1 <= self.max_num_seqs <= MOST_SEQUENCES:
+            given = f"--max-num-seqs {self.max_num_seqs}"
+            raise WorkloadError(f"{given}: give 1 to {MOST_SEQUENCES:,} sequences")
+        if not self.max_num_seqs < self.token_budget <= LONGEST:
+            raise WorkloadError(
+                f"--token-budget {self.token_budget}: give more tokens than --max-num-seqs "
+                f"{self.max_num_seqs}, up to {LONGEST:,}"
+            )
 
     @property
     def load(self) -> float:
