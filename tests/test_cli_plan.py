@@ -138,7 +138,7 @@ BAD = {
     "--percentile 0: give a number between": ("--rate", "5", *CHAT, "--percentile", "0"),
     "--tp 0: give 1 or more": ("--rate", "5", *CHAT, "--tp", "0"),
     "--tp 1 is given twice": ("--rate", "5", *CHAT, "--tp", "1"),
-    "and more tokens than sequences": ("--rate", "5", *CHAT, "--token-budget", "100"),
+    "--token-budget 100: give more tokens than": ("--rate", "5", *CHAT, "--token-budget", "100"),
     "--simulate is of arrivals at a rate": ("--concurrency", "5", *CHAT, "--simulate"),
     "--mix none.csv": ("--rate", "5", "--mix", "none.csv", "--ttft", "1"),
 }
