@@ -62,7 +62,7 @@ def test_a_hidden_part_is_one_whose_factors_touch_no_time(part, data):
     before = gemm_time(hidden, FACTORS)
     for name, value in FACTORS.items():
         after = gemm_time(hidden, FACTORS | {name: 1.1 * value})
-        # the power roof is a thousand times out of reach, not infinitely far
+        # the power roof is far out of reach, not infinitely far
         change = np.abs(after / before - 1).max()
         assert (change < 1e-5) == (name in PARTS[part]), (name, change)
 
