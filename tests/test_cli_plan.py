@@ -140,6 +140,11 @@ BAD = {
     "--tp 1 is given twice": ("--rate", "5", *CHAT, "--tp", "1"),
     "--token-budget 100: give more tokens than": ("--rate", "5", *CHAT, "--token-budget", "100"),
     "--simulate is of arrivals at a rate": ("--concurrency", "5", *CHAT, "--simulate"),
+    "--output-tokens 100000000: prompt and answer of 200,000,000 tokens": (
+        *("--rate", "5", "--ttft", "1", "--input-tokens", "100000000"),
+        *("--output-tokens", "100000000"),
+    ),
+    "is given twice; name each once": ("--rate", "5", *CHAT, "--price", "h100=2", "h100=3"),
     "--mix none.csv": ("--rate", "5", "--mix", "none.csv", "--ttft", "1"),
 }
 
@@ -148,6 +153,12 @@ BAD = {
 def test_bad_input_is_one_clear_line(says):
     line = refusal(run(*PLAN, "--quiet", "--sku", "h100", *BAD[says]))
     assert says.removeprefix("--mix ") in line
+
+
+def test_a_fleet_that_no_replicas_make_is_refused():
+    argv = ("plan", "--llm", "llama-3.1-8b", "--sku", "h100", "--rate", "5", *CHAT)
+    line = refusal(run(*argv, "--tp", "4", "--gpus", "3"))
+    assert "--gpus 3: no multiple of --tp 4; change one of them" in line
 
 
 @pytest.mark.parametrize(

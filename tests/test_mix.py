@@ -82,9 +82,19 @@ def test_the_variation_of_equal_lengths_is_none():
     assert scv(np.array([0.0, 2.0]), np.array([0.5, 0.5])) == 1
 
 
+HEAD = "input_tokens,output_tokens"
+TIMED = f"arrival_time,{HEAD}"
+
+
 @pytest.mark.parametrize(
     ("read", "text", "says"),
     [
+        (read_mix, f"{HEAD},weight\n1,1,1e308\n1,1,1e308\n", r"line 2: weight 1e\+308 is not from"),
+        (read_mix, f"{HEAD},weight,weight\n1,1,1,2\n", "line 1: two columns named 'weight'"),
+        (read_mix, f"{HEAD},weight\n1,1,1,9\n", "line 2: more cells than the header's 3"),
+        (read_mix, "input_tokens;output_tokens;weight\n1;1;1\n", "separated by ';', not by commas"),
+        (read_trace, f"{TIMED}\n0,1,1\n5e-324,1,1\n", "arrival_time more than 1,000,000 requests"),
+        (read_trace, f"{TIMED}\n1e308,1,1\n-1e308,1,1\n", r"line 2: arrival_time 1e\+308 is over"),
         (read_mix, "input_tokens,output_tokens\n1,1\n", "header has no column weight"),
         (read_mix, "input_tokens,output_tokens,weight\n1,1,0\n", "all weights are 0"),
         (
@@ -106,6 +116,14 @@ def test_a_bad_file_is_refused_by_line(tmp_path, read, text, says):
         read(written(tmp_path, text))
     assert "requests.csv" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("read", [read_mix, read_trace])
+def test_a_row_longer_than_the_context_is_named(tmp_path, read):
+    path = written(tmp_path, "input_tokens,output_tokens,weight\n50,50,1\n99,2,1\n")
+    with pytest.raises(DataError, match=r"csv line 3: prompt and answer of 101 tokens.*for 100;"):
+        read(path, longest=100)
+    assert read(path, longest=101).sizes["request"] == 2
 
 
 def test_no_file_and_no_text_are_refused(tmp_path):

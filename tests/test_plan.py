@@ -13,11 +13,12 @@ from m2bayes.errors import WorkloadError
 from m2bayes.prices import HOURS_A_YEAR
 from m2bayes.serving.fleet import fleets
 from m2bayes.serving.goodput import goodput, users_served
-from m2bayes.serving.loops import capacity
+from m2bayes.serving.loops import capacity, open_loop
 from m2bayes.serving.mix import one_length
 from m2bayes.serving.plan import Demand, Option, options_of, replicas_needed, steady
 from m2bayes.serving.replica import replica
-from m2bayes.serving.simulated import simulated
+from m2bayes.serving.simulated import DRAWS as SIMULATED
+from m2bayes.serving.simulated import REQUESTS, STEPS, affordable, simulated
 from m2bayes.serving.sizing import sized
 
 DRAWS = 60
@@ -273,6 +274,11 @@ def test_what_the_goodput_hangs_on_is_named():
         ({"confidence": 1.0}, "--confidence 1: give a number between 0 and 1"),
         ({"level": 1.0}, "--percentile 100: give a number between 0 and 100"),
         ({"gpus": 0}, "--gpus 0: give GPUs above 0"),
+        ({"rate": 1e30}, r"--rate 1e\+30: give requests a second above 0, up to 1,000,000"),
+        ({"rate": None, "users": 10**7}, "--concurrency 10000000: give requests above 0, up to"),
+        ({"ttft": 1e308}, r"--ttft 1e\+308: give seconds above 0, up to"),
+        ({"max_num_seqs": 0}, "--max-num-seqs 0: give 1 to 65,536 sequences"),
+        ({"token_budget": 1}, "--token-budget 1: give more tokens than --max-num-seqs 256"),
     ],
 )
 def test_a_demand_that_means_nothing_is_refused(changes, says):
@@ -294,6 +300,17 @@ def test_a_plan_is_of_an_llm(database, synthetic_posterior):
         options_of(question, demand_of(), [1])
 
 
+@pytest.mark.parametrize("rate", [1e-300, 1.0])
+def test_prompts_that_add_nothing_to_a_step_are_served_without_a_fault(rate):
+    """A step of one token is a decode step: nothing is divided by what it adds."""
+    option = option_of(demand_of(), spread=SPREAD[:5])
+    held = option.replica
+    nothing = replace(held, added=0 * held.added, mix=one_length(1, 1))
+    state = open_loop(nothing, np.full(5, rate), option.highest)
+    assert np.isfinite(state.interference).all()
+    assert np.isfinite(state.backlog).all()
+
+
 # --- a simulation beside ---------------------------------------------------------------------
 
 
@@ -311,3 +328,12 @@ def test_a_simulated_fleet_agrees(changes):
         assert held["approximated"] == pytest.approx(held["simulated"], rel=0.1)
     held = found["p_saturated"]
     assert abs(held["approximated"] - held["simulated"]) <= 0.05
+
+
+def test_a_simulation_is_cut_to_its_steps_or_refused():
+    option, one = option_of(demand_of()), np.ones(DRAWS)
+    assert affordable(option, demand_of(), 30 * one) == (SIMULATED, REQUESTS)
+    draws, number = affordable(option, demand_of(), one)
+    assert draws * number * 200 <= STEPS / 2
+    with pytest.raises(WorkloadError, match="lower --output-tokens, raise --rate"):
+        affordable(option, replace(demand_of(), mix=one_length(1, 50_000)), one)

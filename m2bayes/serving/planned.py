@@ -103,6 +103,13 @@ def plan_remarks(head: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[
             f"no mean TTFT of {', '.join(refused)}: utilisation is above 0.95 with a probability "
             "over 5 %, where a mean has no bound; quantiles are of the draws that are not saturated"
         )
+    for row in rows:
+        held = row.get("simulation")
+        if held and held["cut"]:
+            yield (
+                f"simulation of {row['sku']} TP{row['tp']}: cut to {held['draws']} draws of "
+                f"{held['requests']} requests, to bound the steps of the engine"
+            )
     order = found["goodput_order"]
     if order and len(order["options"]) > 1:
         what = "goodput" if head["rate"] is not None else "requests within the targets"
