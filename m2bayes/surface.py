@@ -121,9 +121,7 @@ class Surface:
         }
 
 
-def surfaces(
-    question: Question, *, advance: Callable[[int], None] = lambda done: None
-) -> dict[str, Surface]:
+def surfaces(question: Question) -> dict[str, Surface]:
     """Surfaces of the SKUs of a question, by SKU; one index of ``draw`` is one joint draw.
 
     Parameters
@@ -131,8 +129,6 @@ def surfaces(
     question : Question
         Of whole steps; thin its posteriors first (see `m2bayes.question.thinned`): some 300 draws
         serve. Its workloads are not looked at.
-    advance : callable
-        Told how many more steps are predicted; `step_count` in all.
 
     Returns
     -------
@@ -146,7 +142,6 @@ def surfaces(
         part = every[start : start + BLOCK]
         time = step_times(question, part).sum("op").transpose("sku", "chain", "draw", "workload")
         blocks.append(time.values.reshape(time.sizes["sku"], -1, len(part)))
-        advance(len(part))
     whole = np.concatenate(blocks, axis=-1)
     out = {}
     for at, sku in enumerate(question.datasheets["sku"].values):
@@ -158,11 +153,6 @@ def surfaces(
             start += len(own)
         out[str(sku)] = Surface(axes, times)
     return out
-
-
-def step_count(question: Question) -> int:
-    """Steps that `surfaces` predicts for each SKU [1]."""
-    return sum(len(own) for _, own in _steps(question).values())
 
 
 def _steps(question: Question) -> dict[str, tuple[list[list[int]], list[Step]]]:

@@ -13,7 +13,6 @@ from m2bayes.errors import DataError
 from m2bayes.importers._rows import MOST_ROWS, columns, frames
 
 BACKEND, VERSION = "vidur", "7d47513"
-COLUMNS = ("sku", "backend", "version", "kernel", "tokens", "width", "op_time")
 TOKENS, PARALLEL = "num_tokens", "num_tensor_parallel_workers"
 SIZES = (TOKENS, PARALLEL, "n_head", "n_kv_head", "n_embd", "n_expanded_embd")
 GATED = "use_gated_mlp"
@@ -62,7 +61,7 @@ PROJECTIONS: dict[str, tuple[str, Callable[[pd.DataFrame], tuple[pd.Series, pd.S
 }
 
 
-def read_mlp(path: str | Path, *, sku: str) -> pd.DataFrame:
+def read_operators(path: str | Path, *, sku: str) -> pd.DataFrame:
     """Read the light kernels of one ``mlp.csv``, a profile of one LLM on one card.
 
     Rows with the same kernel, tokens and width are replicates: a norm, an addition and an
@@ -79,22 +78,14 @@ def read_mlp(path: str | Path, *, sku: str) -> pd.DataFrame:
     -------
     DataFrame, dims (row,), one row a measurement
         ``sku``, ``backend``, ``version``, ``kernel`` (text), ``tokens`` [token], ``width``
-        [element] of one token on one GPU, ``op_time`` [s], the median of its repetitions; sorted.
+        [element] of one token on one GPU, ``op_time`` [s], the median of its repetitions;
+        ``op``, the profiled operator, which tells the two norms of a block apart.
 
     Raises
     ------
     DataError
         If the file cannot be read, holds no row or lacks a column, or names the row whose number
         is wrong.
-    """
-    table = read_operators(path, sku=sku)[list(COLUMNS)]
-    return table.sort_values(list(COLUMNS), ignore_index=True)
-
-
-def read_operators(path: str | Path, *, sku: str) -> pd.DataFrame:
-    """Read one ``mlp.csv`` as `read_mlp` does, with the name of the profiled operator as ``op``.
-
-    Times [s], widths [element]; dims (row,): the two norms of a block are told apart.
     """
     origin = shown(path)
     times = [f"time_stats.{name}.median" for name in OPERATORS]

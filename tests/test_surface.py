@@ -6,7 +6,7 @@ import pytest
 from m2bayes import options
 from m2bayes.asking import ask
 from m2bayes.question import step_times
-from m2bayes.surface import Surface, step_count, surfaces
+from m2bayes.surface import Surface, surfaces
 from m2bayes.workload import Step
 
 ASKED = "rank --llm llama-3.1-8b --sku h100 l40s --workload decode:batch=1,context=128 --draws 40"
@@ -97,13 +97,6 @@ def test_between_the_grids_sizes_the_median_is_near(asked):
         decode, mixed = time.sel(sku=sku).values
         assert np.median(surface.decode_time(48, 1500)) == pytest.approx(decode, rel=0.05)
         assert np.median(surface.mixed_time(1500, 200, 4000)) == pytest.approx(mixed, rel=0.05)
-
-
-def test_progress_counts_every_step(asked):
-    question, _ = asked
-    done = []
-    surfaces(question, advance=done.append)
-    assert sum(done) == step_count(question)
 
 
 def test_sizes_end_where_the_llm_does(asked):
