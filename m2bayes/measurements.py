@@ -54,7 +54,8 @@ def checked(table: pd.DataFrame, *, origin: str, law: Law = GEMM) -> pd.DataFram
         _refuse(table, name, number.isna() | np.isinf(number), origin, "a finite number")
         table[name] = number
     for name in law.sizes:
-        _refuse(table, name, table[name] < 1, origin, "at least 1")
+        least = law.smallest.get(name, 1)
+        _refuse(table, name, table[name] < least, origin, f"at least {least}")
         _refuse(table, name, table[name] % 1 != 0, origin, "a whole number")
         _refuse(table, name, table[name] > law.largest, origin, f"at most {law.largest:,}")
     _refuse(table, "op_time", table["op_time"] <= 0, origin, "a time above zero, in seconds")

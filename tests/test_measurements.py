@@ -16,6 +16,7 @@ from m2bayes.measurements import (
     content_hash,
     runs_by_cell,
 )
+from m2bayes.mechanism.laws import LAWS
 
 ROWS = [
     ("A", "sglang", "1.0", 64, 512, 256, 2e-5),
@@ -283,3 +284,11 @@ def test_telemetry_without_a_row_is_refused(database):
     none = database.table("clock_sustained").iloc[:0]
     message = refusal(clock_readings, none, database.datasheets(["h100"]), origin="mine.csv")
     assert message == "mine.csv: the table holds no row; give at least one reading"
+
+
+def test_an_allreduce_of_one_card_is_refused():
+    table = pd.DataFrame(
+        {"sku": ["x"], "backend": ["b"], "version": ["1.0"], "gpus": [1], "bytes": [1e6]}
+    )
+    with pytest.raises(DataError, match=r"gpus.*1\.0 is not at least 2|1 is not at least 2"):
+        checked(table.assign(op_time=1e-5), origin="ours", law=LAWS["allreduce_time"])

@@ -25,6 +25,7 @@ from m2bayes.suites import (
     rivals,
     run,
 )
+from m2bayes.suites._ladder import Ladder
 
 SKUS = ["A100-80GB-SXM", "H100-80GB-SXM", "H200-141GB-SXM"]
 NAME = "gemm_bf16-hier_gemm"
@@ -42,6 +43,7 @@ def setting(small_database, synthetic_posterior, tmp_path, monkeypatch):
     """Suites whose refits return the made-up posterior."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(LeftOut, "_sample", lambda self, inputs: synthetic_posterior.drop_attrs())
+    monkeypatch.setattr(Ladder, "_sample", lambda self, data: synthetic_posterior.drop_attrs())
     monkeypatch.setattr(flips, "SIMULATED", 50)
     monkeypatch.setattr(ranking, "SETS", {"all three": ("Ampere", "Hopper")})
     monkeypatch.setattr(flips, "CASES", 20)

@@ -487,6 +487,9 @@ def test_a_part_of_an_assembly_is_replaced(file, tmp_path):
         (lambda t: t.assign(op_time=t["op_time"] * -1), [], "a time above zero"),
         (lambda t: t, ["--path", "magic"], "invalid choice"),
         (lambda t: t.iloc[:0], [], "holds no row"),
+        (lambda t: t.assign(phase="decode"), [], "column phase: posterior"),
+        (lambda t: t.assign(dtype="fp8"), [], "is of bf16; leave other rows out"),
+        (lambda t: t.assign(op_time=1e3 * t["op_time"]), [], "give seconds (m2bayes import reads"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line_and_nothing_is_written(

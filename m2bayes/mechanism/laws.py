@@ -35,6 +35,8 @@ class Law:
         ``(terms, factors) ->`` log factor by which L2 shortens the kernel [1].
     largest : int
         No size is larger [1].
+    smallest : mapping of int
+        Sizes that must be more than 1, and the least of each [1].
     labels : tuple of str
         Columns of text that tell kernels apart, besides the backend.
     given : mapping
@@ -60,6 +62,7 @@ class Law:
     lengths: tuple[float, ...]
     gain: Callable[..., Any] = no_gain
     largest: int = 10**7
+    smallest: Mapping[str, int] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     given: Mapping[str, float] = field(default_factory=dict)
     variant: Callable[[Mapping[Any, Any], Any], np.ndarray] | None = None
@@ -180,6 +183,7 @@ LAWS = {
         sizes=("gpus", "bytes"),
         lengths=(1.0, 3.0, 0.5),
         largest=10**11,
+        smallest={"gpus": 2},
         variant=_backend("bytes"),
         family=collective.link,
         bounds=collective.allreduce_bounds,

@@ -24,8 +24,8 @@ from m2bayes.records import ROWS, Assembly, Posterior
 from m2bayes.updating.condition import Unit
 from m2bayes.updating.conditioned import PATHS, Sampled, Updated, updated
 from m2bayes.updating.moves import moves
+from m2bayes.updating.refused import refuse_foreign, refuse_known, refuse_other_unit
 
-TIMES = ("times", "shapes")  # roles of kernel times that a posterior was fitted to
 LONGEST = 120  # name of a posterior
 Tell = Callable[[str], None]
 
@@ -108,9 +108,11 @@ def update(
     record, parent = database.posterior(posterior), database.draws(posterior)
     law = LAWS[database.model(record.model).law]
     rows = checked(table, origin=file, law=law)
+    refuse_foreign(record, law, table, file)
     sheets, digests = _datasheets(database, record, rows, file, cards)
     old = past_rows(database, posterior)
-    _refuse_known(database, record, rows, old, file)
+    refuse_known(database, record, rows, old, file)
+    refuse_other_unit(parent, rows, sheets, file)
 
     def sample(units: list[Unit]) -> Sampled:
         if old is not None:
@@ -171,23 +173,6 @@ def _datasheets(
                 "posterior was fitted with; give the card, and its rows, another name"
             )
     return database.datasheets([given.get(s, s) for s in digests], dtype=record.dtype), digests
-
-
-def _refuse_known(
-    database: Database, record: Posterior, rows: pd.DataFrame, old: pd.DataFrame | None, file: str
-) -> None:
-    """Refuse rows that count already."""
-    law = LAWS[database.model(record.model).law]
-    held = [] if old is None else [old]
-    for source in record.data:
-        name = source["name"]
-        if source["role"] in TIMES and name in database.data() and database.included(name):
-            held.append(checked(database.table(name), origin=name, law=law))
-    twice = sum(len(rows.merge(table)) for table in held)
-    if twice:
-        raise DataError(
-            f"{file}: holds {twice} rows that posterior {record.name} knows already; leave them out"
-        )
 
 
 def past_rows(database: Database, name: str) -> pd.DataFrame | None:

@@ -1,0 +1,72 @@
+"""Rows that an update must not learn from: of other kernels, known already, or in another unit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from m2bayes.database import Database
+from m2bayes.errors import DataError
+from m2bayes.kernels import unit_labels, unit_sheets
+from m2bayes.measurements import checked
+from m2bayes.mechanism.laws import LAWS, Law
+from m2bayes.predictive import law_of
+from m2bayes.records import Posterior
+from m2bayes.updating.condition import filled, unit
+from m2bayes.updating.coordinates import coordinates
+from m2bayes.updating.enlarge import with_builds
+
+TIMES = ("times", "shapes")  # roles of kernel times that a posterior was fitted to
+PHASES = ("prefill", "decode")
+BEYOND = 30.0  # times the expected that the middle row takes only in another unit
+
+
+def refuse_foreign(record: Posterior, law: Law, table: pd.DataFrame, file: str) -> None:
+    """Refuse rows, dims (row,), that say themselves that they are of another phase or dtype [1]."""
+    phase = next((p for p in PHASES if law is LAWS[f"{p}_time"]), None)
+    for column, own in (("phase", phase), ("dtype", record.dtype)):
+        if column in table and (own is None or not (table[column].astype(str) == own).all()):
+            raise DataError(
+                f"{file}: column {column}: posterior {record.name} is of "
+                f"{own or 'neither phase'}; leave other rows out"
+            )
+
+
+def refuse_known(
+    database: Database, record: Posterior, rows: pd.DataFrame, old: pd.DataFrame | None, file: str
+) -> None:
+    """Refuse rows, dims (row,) [s], that count already."""
+    law = LAWS[database.model(record.model).law]
+    held = [] if old is None else [old]
+    for source in record.data:
+        name = source["name"]
+        if source["role"] in TIMES and name in database.data() and database.included(name):
+            held.append(checked(database.table(name), origin=name, law=law))
+    twice = sum(len(rows.merge(table)) for table in held)
+    if twice:
+        raise DataError(
+            f"{file}: holds {twice} rows that posterior {record.name} knows already; leave them out"
+        )
+
+
+def refuse_other_unit(
+    parent: xr.Dataset, rows: pd.DataFrame, sheets: xr.Dataset, file: str
+) -> None:
+    """Refuse rows, dims (row,) [s], whose middle only another unit of time explains."""
+    law = law_of(parent)
+    labels = unit_labels(law, rows["sku"], rows, rows["backend"])
+    names = [str(label) for label in np.unique(labels)]
+    units = unit_sheets(law, sheets, names)
+    known = with_builds(parent, [] if law.variant else sorted(set(rows["backend"])))
+    for name in names:
+        one = unit(known, units.sel(sku=[name]), rows[labels == name], alone=True)
+        centre = coordinates(known, one.variables).centre.mean(axis=0)[None]
+        modelled = np.log(one.runs.law.time(one.runs.terms, filled(one.variables, centre)[0]))
+        new = (one.runs.log_time - modelled)[0, -len(one.table) :]
+        ratio = float(np.exp(np.median(new)))
+        if not 1 / BEYOND < ratio < BEYOND:
+            raise DataError(
+                f"{file}: column op_time: half of the rows of {name} take {ratio:.2g} times what "
+                "is expected; give seconds (m2bayes import reads other units: op_time [ms])"
+            )
