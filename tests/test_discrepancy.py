@@ -10,6 +10,7 @@ from m2bayes.discrepancy import (
     TAIL,
     _features,
     run_noise,
+    tapered,
     unit_fields,
 )
 from m2bayes.mechanism.laws import LAWS
@@ -193,3 +194,12 @@ def test_run_noise_is_standard_normal_and_fresh_in_each_run():
     assert kstest(noise.ravel() * 1.3, norm.cdf).pvalue < 0.001  # negative control
     rho, mcse = correlation(noise[0], noise[1])
     assert abs(rho) < 4 * mcse
+
+
+def test_a_large_error_adds_beyond_an_e_fold_and_small_ones_stay():
+    delta = np.array([-8.0, -0.5, 0.0, 0.99, 1.0])
+    assert np.array_equal(tapered(delta), delta)
+    near = np.array([1 - 1e-7, 1 + 1e-7])
+    assert np.diff(np.exp(tapered(near)))[0] / 2e-7 == pytest.approx(np.e, rel=1e-6)
+    steps = np.diff(np.exp(tapered(np.array([2.0, 3.0, 13.0]))))
+    assert steps == pytest.approx(np.e * np.array([1.0, 10.0]), rel=1e-12)

@@ -178,6 +178,14 @@ def test_what_cannot_be_is_refused(argv, complaint):
     assert complaint in refusal(run("next", *CLOSE, *FEW, *argv))
 
 
+def test_workloads_that_no_sku_can_serve_together_are_named_with_the_reason():
+    few = ["--sku", "h100", "l40s", "--workload"]
+    both = [*few, "decode:batch=1,context=512", "decode:batch=64,context=8192"]
+    line = refusal(run("next", "--quiet", "--llm", "llama-3.1-8b", *both, *FEW), code=3)
+    assert "no SKU can serve every workload: " in line
+    assert "L40S-48GB-PCIe decode:batch=64,context=8192: does not fit" in line
+
+
 def test_draws_of_losses_and_readings_are_the_same_draws(close):
     _, loss, _, read = close
     xr.testing.assert_equal(loss["draw"].drop_vars("draw"), read["draw"].drop_vars("draw"))

@@ -11,6 +11,7 @@ import xarray as xr
 
 from m2bayes import decision
 from m2bayes.answer import answers, number, ranked
+from m2bayes.errors import InfeasibleError
 from m2bayes.information.candidates import (
     Candidate,
     candidates,
@@ -66,6 +67,8 @@ def worth(
     asked = answers(question, ranked)  # refuses what cannot be asked, and what fits nowhere
     loss = losses(question)
     able = loss.isel(sku=np.flatnonzero(np.isfinite(loss.values).all(axis=(0, 1))))
+    if not able.sizes["sku"]:
+        raise InfeasibleError(f"no SKU can serve every workload: {_unable(asked)}")
     standing = decision.rank(able, threshold=question.threshold, mass=question.mass)
     found = candidates(question, loss, repeats=repeats)
     read = readings(question, found)
@@ -100,6 +103,12 @@ def worth(
         or best["evsi"] < max(least * scale, BEYOND * best["evsi_mcse"])
         or (best["net"] is not None and best["net"] <= 0),
     }
+
+
+def _unable(asked: Sequence[Mapping[str, Any]]) -> str:
+    """The last workload that each SKU cannot serve, and why."""
+    cases = ((entry["workload"], s) for entry in asked for s in entry["skus"] if not s["fits"])
+    return "; ".join({s["sku"]: f"{s['sku']} {w}: {s['reason']}" for w, s in cases}.values())
 
 
 def _order(row: Mapping[str, Any]) -> tuple[float, float]:
