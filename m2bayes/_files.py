@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import stat
+import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,14 +50,28 @@ def read_json(path: Path, error: type[Exception]) -> dict[str, Any]:
     regular(path, error)
     try:
         text = path.read_text(encoding="utf-8")
+        if not text.strip():
+            raise ValueError("the file is empty")
         content = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
-    except (OSError, UnicodeDecodeError) as fault:
+    except OSError as fault:
         raise error(f"{shown(path)}: cannot be read: {reason(fault)}") from None
+    except UnicodeDecodeError:
+        raise error(f"{shown(path)}: no text in UTF-8; unpack or convert it") from None
     except (ValueError, RecursionError) as fault:
         raise error(f"{shown(path)}: not valid JSON: {reason(fault)}") from None
     if not isinstance(content, dict):
         raise error(f"{shown(path)}: expected a JSON object, found {type(content).__name__}")
     return content
+
+
+def read_toml(path: Path, error: type[Exception]) -> dict[str, Any]:
+    """Tables of a TOML file, or `error` with one line that says what is wrong with it."""
+    regular(path, error)
+    try:
+        with path.open("rb") as binary:
+            return tomllib.load(binary)
+    except (OSError, ValueError, RecursionError) as fault:
+        raise error(f"{shown(path)}: cannot be read: {reason(fault)}") from None
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

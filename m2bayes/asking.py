@@ -22,7 +22,7 @@ from m2bayes.workload import Attention, Step, Workload, parse_workload
 
 def ask(args: argparse.Namespace) -> Question:
     """Question that the arguments put."""
-    database = Database(args.database)
+    database = Database(args.database).with_cards(args.sku)
     workloads = _workloads(database, args.workload)
     llm = database.llm(args.llm) if args.llm else None
     if llm is not None and not any(isinstance(w, Step) for w in workloads):
@@ -145,11 +145,16 @@ def _calibrate(question: Question, database: Database, file: str) -> Question:
     timings: dict[str, list[Timing]] = {}
     known = [str(s) for s in question.datasheets["sku"].values]
     for timing in read_timings(Path(file)):
-        sku = str(database.sku_card(timing.sku)[0]["name"])
+        try:
+            sku = str(database.sku_card(timing.sku)[0]["name"])
+        except UnknownNameError as unknown:
+            raise DataError(f"{timing.where}: {unknown}") from None
         if sku not in known:
-            raise DataError(f"{file}: {sku} is not among the SKUs asked for; leave its rows out")
+            text = f"{sku} is not among the SKUs asked for; leave its rows out"
+            raise DataError(f"{timing.where}: {text}")
         if timing.tp != question.tp:
-            raise DataError(f"{file}: a step at TP {timing.tp}; the question is of {question.tp}")
+            text = f"a step at TP {timing.tp}; the question is of {question.tp}"
+            raise DataError(f"{timing.where}: {text}")
         timings.setdefault(sku, []).append(timing)
     found = {sku: host_time(question, sku, rows) for sku, rows in timings.items()}
     return replace(question, calibration=found)

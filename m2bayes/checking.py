@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 
 from m2bayes.database import Database, Posterior, digest
-from m2bayes.errors import DataError, RecordError, UnknownNameError
+from m2bayes.errors import DataError, DatasheetError, RecordError, UnknownNameError
 from m2bayes.evaluate import by_build, cell_times, median_of_builds, scores
 from m2bayes.inputs import Inputs
 from m2bayes.measurements import checked, content_hash
@@ -19,6 +19,11 @@ from m2bayes.mechanism.laws import LAWS
 from m2bayes.records import ROWS
 from m2bayes.updating.drift import drift
 
+OWN = "of your own card give the datasheet with --sku"
+OTHER = (
+    "has other numbers than the datasheet that the posterior was fitted with; give the card, and "
+    "its rows, another name"
+)
 TOLERANCE = 1e-9  # relative, of a log density summed in another order
 
 
@@ -29,6 +34,7 @@ def report(
     rebuild: bool,
     tell: Callable[[str], None],
     data: str | None = None,
+    cards: Sequence[str] = (),
     keep: Callable[[str, xr.DataArray, xr.DataArray], None] = lambda sku, draws, observed: None,
 ) -> dict[str, Any]:
     """Diagnostics of a posterior, and how its predictive covers the rows it was fitted to.
@@ -46,6 +52,8 @@ def report(
     data : str, optional
         File of the rows that it was fitted to, where the database does not include them; or of
         other rows, which are held against the posterior predictive.
+    cards : sequence of str
+        Paths of datasheets of other rows' SKUs that the database lacks.
     keep : callable
         Given each SKU, its predictive draws, dims (chain, draw, cell), and measurements [s].
 
@@ -76,7 +84,7 @@ def report(
         "calibration": {},
     }
     if data and not rebuild and (new := _new_rows(database, record, data)) is not None:
-        sheets = _sheets(database, record, new, data)
+        sheets = _sheets(database.with_cards(cards), record, new, data)
         return out | {"drift": drift(draws, new, sheets, tell=tell) | {"posterior": record.name}}
     if data is None and not rebuild and (skipped := _without_rows(database, record)):
         return out | {"skipped": skipped}
@@ -120,11 +128,13 @@ def _sheets(database: Database, record: Posterior, rows: pd.DataFrame, data: str
     skus = sorted(rows["sku"].unique())
     for name in skus:
         try:
-            full = str(database.sku_card(name)[0]["name"])
+            card, origin = database.sku_card(name)
         except UnknownNameError as unknown:
-            raise DataError(f"{data}: column sku: {unknown}") from None
-        if full != name:
-            raise DataError(f"{data}: column sku: {name!r} is an alias; write {full}")
+            raise DataError(f"{data}: column sku: {unknown} ({OWN})") from None
+        if card["name"] != name:
+            raise DataError(f"{data}: column sku: {name!r} is an alias; write {card['name']}")
+        if record.datasheets.get(name, digest(card)) != digest(card):
+            raise DatasheetError(f"{origin}: {name} {OTHER}")
     return database.datasheets(skus, dtype=record.dtype)
 
 

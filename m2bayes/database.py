@@ -34,6 +34,7 @@ NO_LABELS = b"This is a netCDF dimension but not a netCDF variable"
 LABELS = "labels"  # attribute of a variable that holds numbers of labels
 ERRORS = ("log_sigma_cell", "log_sigma_run", "log_sigma_time")
 BUILDS = ("build_effect", "build_sd")
+NO_CSV = (".json", ".jsonl", ".parquet", ".pq")
 FOLDERS = {
     "sku": "data/datasheets",
     "LLM": "data/llms",
@@ -62,6 +63,7 @@ class Database:
         inside = Path(__file__).resolve().parent / "_database"
         default = inside if inside.is_dir() else Path(__file__).resolve().parents[1]
         self.root = Path(root) if root is not None else default
+        self.own: dict[str, str] = {}  # paths of a user's cards by name, see `with_cards`
         missing = [f for f in ("models", "data", "posteriors") if not (self.root / f).is_dir()]
         if missing:
             raise RecordError(f"{self.root}: no folder {', '.join(missing)}; not a database")
@@ -119,8 +121,34 @@ class Database:
             return name in self.assemblies()
         return "parts" in read_json(Path(name), RecordError)
 
+    def with_cards(self, names: Sequence[str]) -> Database:
+        """Return this database and a user's own cards, which then go by their names too.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Paths of datasheet files; names of SKUs that are here are only looked up.
+
+        Raises
+        ------
+        DatasheetError, UnknownNameError
+            For a card that is wrong, two of one name, or an unknown name.
+        """
+        more = Database(self.root)
+        for name in names:
+            card, origin = self.sku_card(name)
+            if not name.strip().lower().endswith(".json"):
+                continue
+            full = str(datasheet(card, origin=origin)["sku"].item())
+            if more.own.get(full, origin) != origin:
+                raise DatasheetError(f"{shown(name)}: SKU {full} is given twice; name each once")
+            more.own[full] = origin
+        more.own = self.own | more.own
+        return more
+
     def sku_card(self, name: str) -> tuple[dict[str, Any], str]:
         """Datasheet card by SKU name, alias (case does not matter) or path; and its origin."""
+        name = self.own.get(name, name)
         wanted = name.strip().lower()
         if wanted.endswith(".json"):
             card = read_json(Path(name), DatasheetError)
@@ -130,6 +158,11 @@ class Database:
             card = read_json(self.root / FOLDERS["sku"] / f"{known}.json", DatasheetError)
             if wanted in (known.lower(), *card["aliases"]):
                 return card, known
+            aliases |= dict.fromkeys((known, *card["aliases"]), known)
+        for known, path in self.own.items():
+            card = read_json(Path(path), DatasheetError)
+            if wanted in (known.lower(), *card["aliases"]):
+                return card, path
             aliases |= dict.fromkeys((known, *card["aliases"]), known)
         raise UnknownNameError("SKU", name, aliases)
 
@@ -237,6 +270,8 @@ class Database:
                 raise DataError(f"{shown(name)}: no such file; known data sets: {known}")
             raise UnknownNameError("data set", name, self.data())
         regular(path, RecordError if stored else DataError)
+        if path.suffix.lower() in NO_CSV:
+            raise DataError(f"{shown(name)}: no CSV table; make one of it with m2bayes import")
         if stored and sha256(path) != self.data_record(name).sha256:
             raise RecordError(
                 f"data set {name}: {path.name} is not what its card says; "
@@ -253,6 +288,8 @@ class Database:
         except UnicodeDecodeError:
             text = "no text in UTF-8; unpack or convert it"
             raise DataError(f"{shown(name)}: not a CSV table: {text}") from None
+        except pd.errors.EmptyDataError:
+            raise DataError(f"{shown(name)}: the file is empty; give a table with rows") from None
         except (OSError, ValueError) as error:
             raise DataError(f"{shown(name)}: not a CSV table: {reason(error)}") from None
         twice = head[head.str.strip().duplicated() & head.notna()]
@@ -321,6 +358,8 @@ class Database:
                 return read_workload_toml(tomllib.load(binary), origin)
         except WorkloadError:
             raise
+        except UnicodeDecodeError:
+            raise WorkloadError(f"{origin}: no text in UTF-8; unpack or convert it") from None
         except (OSError, ValueError, RecursionError, csv.Error) as error:
             raise WorkloadError(f"{origin}: cannot be read: {reason(error)}") from None
 

@@ -39,7 +39,7 @@ def read(
     form : str
         A key of `FORMATS`; empty to recognise each file's.
     sku : str, optional
-        Name or alias of the card, where the files do not say.
+        Name or alias of the card, or path of its datasheet, where the files do not say.
     given : mapping, optional
         Other facts that they do not say, by column.
 
@@ -55,7 +55,8 @@ def read(
     """
     if form and form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
-    full = None if sku is None else str(database.datasheets([sku])["sku"].item())
+    database = database.with_cards([sku] if sku else [])
+    full = None if sku is None else str(database.sku_card(sku)[0]["name"])
     ask = Ask(database, full, dict(given or {}))
     parts = []
     for path in _once(paths):
@@ -115,7 +116,7 @@ def imported(
     paths : sequence of str
         Files.
     sku : str, optional
-        Name or alias of the card, where the files do not say.
+        Name or alias of the card, or path of its datasheet, where the files do not say.
     given : mapping, optional
         Other facts that they do not say, by column.
     tell : callable
@@ -132,7 +133,7 @@ def imported(
     DataError, UnknownNameError
         If a format or card is unknown, or a file cannot be read or holds an impossible number.
     """
-    chosen = FORMATS.get(form)
+    chosen, database = FORMATS.get(form), database.with_cards([sku] if sku else [])
     if isinstance(chosen, Whole):
         return _whole(database, form, chosen, paths, sku)
     part = read(database, paths, form=form, sku=sku, given=given)
@@ -206,7 +207,7 @@ def read_measurements(
     format : str
         As of ``m2bayes import``; empty to recognise it.
     sku : str, optional
-        Name or alias of the card, where the files do not say.
+        Name or alias of the card, or path of its datasheet, where the files do not say.
     database : Database, optional
         Of datasheets and LLMs; by default the installed one.
     **given

@@ -44,7 +44,8 @@ def checked(table: pd.DataFrame, *, origin: str, law: Law = GEMM) -> pd.DataFram
     missing = [c for c in law.columns if c not in table.columns]
     if missing:
         raise DataError(
-            f"{origin}: no column {', '.join(missing)}; needed are {', '.join(law.columns)}"
+            f"{origin}: no column {', '.join(missing)}; needed are {', '.join(law.columns)} "
+            "(m2bayes import makes such a table of other files and units)"
         )
     if table.empty:
         raise DataError(f"{origin}: the table holds no row; give at least one measurement")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from m2bayes._files import reason, regular, shown
@@ -31,12 +31,15 @@ class Timing:
         Measured time [s].
     tp : int
         GPUs that share the LLM [1].
+    where : str
+        File and line, for messages.
     """
 
     sku: str
     workload: Step
     step_time: float
     tp: int = 1
+    where: str = field(default="", compare=False)
 
 
 def read_timings(path: Path) -> list[Timing]:
@@ -98,7 +101,8 @@ def _timing(row: Mapping[str | None, str | list[str] | None], where: str) -> Tim
         raise DataError(f"{where}: {fault}") from None
     if not isinstance(workload, Step):
         raise DataError(f"{where}: a gemm is no engine step; give decode, prefill or mixed")
-    return Timing(cells["sku"], workload, _time(cells["step_time"], where), _tp(cells["tp"], where))
+    time, tp = _time(cells["step_time"], where), _tp(cells["tp"], where)
+    return Timing(cells["sku"], workload, time, tp, where)
 
 
 def _time(text: str, where: str) -> float:

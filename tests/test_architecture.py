@@ -26,7 +26,7 @@ PACKAGE = ROOT / "m2bayes"
 # The pipeline, lowest first: a module imports from layers below its own, never from its own.
 LAYERS = [
     {"errors", "_math", "_random", "options._types", "options._examples"},
-    {"linting", "measuring", "information", "reporting", "serving", "updating"},
+    {"linting", "measuring", "information", "reporting", "serving", "updating", "sweeping"},
     {"options._question", "options.fitting", "options.importing", "options.updating"},
     {
         "options.asking",
@@ -35,6 +35,7 @@ LAYERS = [
         "options.listing",
         "options.plan",
         "options.next",
+        "options.sweep",
     },
     {"options"},
     {"_ranks"},
@@ -75,7 +76,9 @@ LAYERS = [
     {"posterior", "remarks", "catalogue", "serving.plan", "serving.planned", "information.worth"},
     {"serving.sizing", "serving.simulated"},
     {"serving.fleet"},
-    {"leaveout", "sbc", "updating.refit", "updating.table"},
+    {"leaveout", "sbc", "updating.refit", "updating.table", "sweeping.grid"},
+    {"sweeping.points", "sweeping.store"},
+    {"sweeping.engine"},
     {"updating.refused"},
     {"updating.update"},
     {"evaluate", "suites._designs", "suites._density", "suites._ladder"},
@@ -115,7 +118,7 @@ LAYERS = [
     {"commands.report"},
     {"commands.asking", "commands.fitting", "commands.importing", "commands.judging"},
     {"commands.linting", "commands.listing", "commands.measuring", "commands.plan"},
-    {"commands.doctor", "commands.update", "commands.next"},
+    {"commands.doctor", "commands.update", "commands.next", "commands.sweep"},
     {"commands"},
     {"cli"},
     {"__main__"},
@@ -205,6 +208,8 @@ LAZILY = {
     "reporting.report": {"jinja2"},
     "commands._shared": {"rich"},
     "commands.asking": {"xarray"},
+    "sweeping.store": {"zarr"},
+    "sweeping.engine": {"distributed"},
     "surface": {"scipy"},
     "serving.steady": {"scipy"},
     "serving.loops": {"scipy"},
@@ -219,7 +224,7 @@ PROVIDED_BY = {
     "arviz_stats": "arviz",
     "arviz_plots": "arviz",
 }  # pinned through these
-OPTIONAL = {"sklearn", "pyarrow", "torch", "pynvml"}  # used where they are installed
+OPTIONAL = {"sklearn", "pyarrow", "torch", "pynvml", "zarr", "distributed"}  # used where they are installed
 
 
 @cache

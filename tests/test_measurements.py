@@ -106,7 +106,8 @@ def test_the_first_bad_row_is_the_one_named():
 @pytest.mark.parametrize("column", COLUMNS)
 def test_a_missing_column_is_named_beside_those_that_are_needed(column):
     message = refusal(checked, table().drop(columns=column), origin="mine.csv")
-    assert message == f"mine.csv: no column {column}; needed are {', '.join(COLUMNS)}"
+    needed = f"mine.csv: no column {column}; needed are {', '.join(COLUMNS)}"
+    assert message == f"{needed} (m2bayes import makes such a table of other files and units)"
 
 
 def test_an_empty_table_is_refused():

@@ -31,6 +31,7 @@ def check(args: argparse.Namespace) -> int:
         database,
         args.posterior,
         data=args.data,
+        cards=args.sku,
         rebuild=args.fingerprint,
         tell=teller(args),
         keep=keep,

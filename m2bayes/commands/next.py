@@ -68,7 +68,7 @@ def next_(args: argparse.Namespace) -> int:
 
 def _prices(args: argparse.Namespace) -> dict[str, float]:
     """Price of an hour of each SKU's GPU [USD/h]."""
-    database, prices = Database(args.database), dict[str, float]()
+    database, prices = Database(args.database).with_cards(args.sku), dict[str, float]()
     for text in args.gpu_hour:
         name, equals, usd = text.partition("=")
         try:

@@ -29,7 +29,7 @@ NONE_SERVES = 3  # exit code
 def plan(args: argparse.Namespace) -> int:
     """Size the fleet of each SKU and TP, and choose."""
     tps = _tps(args.tp)
-    target, database = figure_file(args), Database(args.database)
+    target, database = figure_file(args), Database(args.database).with_cards(args.sku)
     demand = _demand(args, database.llm(args.llm).max_context)
     _divides(demand.gpus, tps)
     prices, dated = prices_of(database, args.price)

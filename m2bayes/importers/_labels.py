@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,8 @@ from m2bayes._files import shown
 from m2bayes.database import Database
 from m2bayes.errors import DataError, UnknownNameError
 from m2bayes.importers._parts import UNKNOWN, Ask, card_named
+
+OWN = "or add --sku NAME, of a card of your own its datasheet"
 
 
 def cards(cells: pd.Series, ask: Ask, origin: str, column: str) -> pd.Series:
@@ -46,7 +49,7 @@ def _card(device: str, ask: Ask, where: str) -> str:
     except UnknownNameError as fault:
         if ask.sku is not None:
             return ask.sku
-        raise DataError(f"{where}: {fault}; or add --sku NAME") from None
+        raise DataError(f"{where}: {fault} ({OWN})") from None
     if ask.sku is not None and name != ask.sku:
         raise DataError(
             f"{where}: {device[:60]!a} is {name}, not --sku {ask.sku}; give the right one"
@@ -55,12 +58,10 @@ def _card(device: str, ask: Ask, where: str) -> str:
 
 
 def _known(database: Database, device: str) -> str:
-    try:
-        return card_named(database, device)
-    except UnknownNameError:
-        if device.lower().endswith(".json"):
-            raise
-        return str(database.sku_card(device)[0]["name"])
+    if not device.lower().endswith(".json"):  # a path is no name
+        with suppress(UnknownNameError):
+            return str(database.sku_card(device)[0]["name"])
+    return card_named(database, device)
 
 
 def whose(

@@ -125,8 +125,9 @@ def measurements(
     DataError
         If the file cannot be read at all.
     """
-    part, named = _read(database, file, sku, given)
-    sheets = _sheets(database, part) if named else None
+    database = database.with_cards([sku] if sku else [])
+    part, unnamed = _read(database, file, sku, given)
+    sheets = None if unnamed else _sheets(database, part)
     found = sound(part, sheets, weights_of(database, part))
     if not any(finding.severity == "error" for finding in found):
         if part.kind == "served":
@@ -134,7 +135,9 @@ def measurements(
         elif part.kind in LAWS and sheets is not None:
             tell(f"{shown(file)}: holding {counted(len(part.rows))} against the posterior")
             found += tails.kernels(database, part, sheets)
-    if not named and part.kind in LAWS:
+    if "unknown SKU" in unnamed:
+        found.append(Finding("error", "card", "sku", unnamed))
+    elif unnamed and part.kind in LAWS:
         text = f"{shown(file)}: names no card; add --sku NAME to hold it against its datasheet"
         found.append(Finding("note", "card", "sku", text))
     found += [replace(f, message=f"{shown(file)}: {f.message}") for f in left_over(part)]
@@ -144,15 +147,16 @@ def measurements(
 
 def _read(
     database: Database, file: str, sku: str | None, given: Mapping[str, str] | None
-) -> tuple[Part, bool]:
-    """Part of a file, and whether its card is known."""
+) -> tuple[Part, str]:
+    """Part of a file, and why its card is not known, if it is not."""
     try:
-        return read(database, [file], sku=sku, given=given), True
+        return read(database, [file], sku=sku, given=given), ""
     except DataError as fault:
         if sku is not None or "add --sku NAME" not in str(fault):
             raise
+        unnamed = str(fault)
     stand_in = database.skus()[0]
-    return read(database, [file], sku=stand_in, given=given), False
+    return read(database, [file], sku=stand_in, given=given), unnamed
 
 
 def _sheets(database: Database, part: Part) -> Any:

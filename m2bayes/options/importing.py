@@ -87,7 +87,12 @@ def _measure(commands: Any) -> None:
 
 def _facts(add: Any) -> None:
     """Options that say what the files do not."""
-    add("--sku", type=text, metavar="NAME", help="the card, where the files do not name it")
+    add(
+        "--sku",
+        type=text,
+        metavar="NAME",
+        help="the card, where the files do not name it: name, alias or path of a datasheet .json",
+    )
     add(
         "--given",
         type=fact,

@@ -49,6 +49,15 @@ def add(commands: Any) -> None:
         help="new rows: do they agree with it? or those it was fitted to, where not included",
     )
     check.add_argument(
+        "--sku",
+        type=text,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE.json",
+        help="datasheets of cards of your own that --data has rows of",
+    )
+    check.add_argument(
         "--fingerprint", action="store_true", help="rebuild the model too and compare its density"
     )
     plot(check, "PIT, coverage and posterior predictive")

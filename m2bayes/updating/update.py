@@ -155,24 +155,23 @@ def _datasheets(
     database: Database, record: Posterior, rows: pd.DataFrame, file: str, cards: Sequence[str]
 ) -> tuple[xr.Dataset, dict[str, str]]:
     """Datasheets of the SKUs of `rows`, and their digests."""
-    given = {str(database.sku_card(card)[0]["name"]): card for card in cards}
-    digests = {}
+    database, digests = database.with_cards(cards), {}
     for sku in sorted(rows["sku"].unique()):
         try:
-            card = database.sku_card(given.get(sku, sku))[0]
+            card, origin = database.sku_card(sku)
         except UnknownNameError as unknown:
             raise DataError(
-                f"{file}: column sku: {unknown}; of your own card give the datasheet with --sku"
+                f"{file}: column sku: {unknown} (of your own card give the datasheet with --sku)"
             ) from None
         if card["name"] != sku:
             raise DataError(f"{file}: column sku: {sku!r} is an alias; write {card['name']}")
         digests[sku] = digest(card)
         if record.datasheets.get(sku, digests[sku]) != digests[sku]:
             raise DatasheetError(
-                f"{given.get(sku, sku)}: {sku} has other numbers than the datasheet that the "
+                f"{origin}: {sku} has other numbers than the datasheet that the "
                 "posterior was fitted with; give the card, and its rows, another name"
             )
-    return database.datasheets([given.get(s, s) for s in digests], dtype=record.dtype), digests
+    return database.datasheets([*digests], dtype=record.dtype), digests
 
 
 def past_rows(database: Database, name: str) -> pd.DataFrame | None:
