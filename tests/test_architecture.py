@@ -70,7 +70,7 @@ LAYERS = [
     {"importers.plain", "importers.profiles", "importers.telemetry", "importers.aiconfigurator"},
     {"importers.formats", "linting.floors", "linting.tails", "linting.disagreement"},
     {"importing", "measuring.kernels", "measuring.keeping"},
-    {"question", "inputs", "linting.files", "output", "measuring.cuda"},
+    {"question", "inputs", "linting.files", "output", "layout", "measuring.cuda"},
     {"feasibility", "drivers"},
     {"answer", "tables", "crossover", "asking", "bottleneck", "surface", "information.candidates"},
     {"posterior", "remarks", "catalogue", "serving.plan", "serving.planned", "information.worth"},
@@ -224,7 +224,8 @@ PROVIDED_BY = {
     "arviz_stats": "arviz",
     "arviz_plots": "arviz",
 }  # pinned through these
-OPTIONAL = {"sklearn", "pyarrow", "torch", "pynvml", "zarr", "distributed"}  # used where they are installed
+# used where they are installed
+OPTIONAL = {"sklearn", "pyarrow", "torch", "pynvml", "zarr", "distributed"}
 
 
 @cache

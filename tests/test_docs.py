@@ -57,6 +57,10 @@ def folder(database, tmp_path_factory):
     text = "".join(
         f'{sku},"{rest.rsplit(",", 1)[0]}",{rest.rsplit(",", 1)[1]}\n' for sku, rest in rows
     )
+    (path / "grid.toml").write_text(
+        'llm = ["llama-3.1-8b"]\nsku = ["h100", "h200"]\nworkload = ["prefill:tokens=512"]\n'
+        "[settings]\ndraws = 40\n"
+    )
     (path / "steps.csv").write_text(f"sku,workload,step_time\n{text}")
     (path / "mine.csv").write_text(mine(database))
     return path

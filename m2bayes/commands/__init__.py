@@ -13,6 +13,7 @@ COMMANDS = {
     "report": ("report", "report"),
     "import": ("importing", "import_"),
     "next": ("next", "next_"),
+    "sweep": ("sweep", "sweep_"),
     "fit": ("fitting", "fit"),
     "update": ("update", "update"),
     "check": ("judging", "check"),

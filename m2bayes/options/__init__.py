@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from m2bayes.options import asking, doctor, fitting, importing, judging, listing, plan, updating
+from m2bayes.options import (
+    asking,
+    doctor,
+    fitting,
+    importing,
+    judging,
+    listing,
+    plan,
+    sweep,
+    updating,
+)
 from m2bayes.options import next as next_
 from m2bayes.options._examples import exemplify
 from m2bayes.options._question import POSTERIOR
@@ -34,7 +44,8 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(
         dest="command", required=True, metavar="command", parser_class=Parser
     )
-    for group in (asking, plan, next_, fitting, updating, judging, importing, listing, doctor):
+    answers = (asking, plan, next_, sweep)
+    for group in (*answers, fitting, updating, judging, importing, listing, doctor):
         group.add(commands)
     exemplify(commands.choices)
     return top

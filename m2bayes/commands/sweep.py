@@ -1,0 +1,40 @@
+"""Command that predicts a grid of questions into a Zarr store."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from m2bayes.commands._shared import print_json, progress
+from m2bayes.errors import WorkloadError
+from m2bayes.sweeping.engine import sweep
+from m2bayes.sweeping.grid import chunks, read_grid
+
+MOST = 256  # workers on one machine
+
+
+def sweep_(args: argparse.Namespace) -> int:
+    """Predict a grid, going on where an earlier run of it ended."""
+    if not 0 <= args.workers <= MOST:
+        raise WorkloadError(f"--workers {args.workers}: give 0 to {MOST}")
+    grid = read_grid(args.grid)
+    total = sum(1 for _ in chunks(grid))
+    with progress(args, total, unit="chunks", many=1) as advance:
+        found = sweep(
+            grid,
+            args.out,
+            root=args.database,
+            workers=args.workers,
+            scheduler=args.scheduler,
+            begin=lambda left: advance(total - left),
+            advance=advance,
+        )
+    if args.json:
+        print_json(found | {"out": args.out})
+    else:
+        kept = found["chunks"] - found["computed"]
+        held = f", {kept} of them from an earlier run" if kept else ""
+        sys.stdout.write(
+            f"{args.out}: {found['results']:,} results in {found['chunks']} chunks{held}\n"
+        )
+    return 0

@@ -1,0 +1,1 @@
+"""Sweeps: one question over a grid of LLMs, TP, dtypes and workloads, kept as a Zarr store."""
