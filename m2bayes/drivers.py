@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from m2bayes.factors import with_skus
+from m2bayes.factors import of_sku, with_skus
 from m2bayes.predictive import own_seed
 from m2bayes.prices import price_draws
 from m2bayes.quantisation import of_dtype
@@ -34,9 +34,10 @@ def drivers(question: Question, time: xr.DataArray) -> dict[tuple[str, str], np.
     sheets = of_dtype(question.datasheets, str(question.posterior.attrs["dtype"]))
     seed = own_seed(question.posterior, question.seed)
     found: dict[tuple[str, str], np.ndarray] = {}
-    for at, sku in enumerate(str(s) for s in time["sku"].values):
-        own = with_skus(question.posterior, sheets.sel(sku=[sku]), seed=seed)
-        held = {str(k): _flat(v.isel(sku=0) if "sku" in v.dims else v) for k, v in own.items()}
+    skus = [str(s) for s in time["sku"].values]
+    factors = with_skus(question.posterior, sheets.sel(sku=skus), seed=seed)
+    for at, sku in enumerate(skus):
+        held = {k: v.ravel() for k, v in of_sku(factors, at, "chain", "draw").items()}
         found |= {(sku, name): draws for name, draws in held.items()}
         if question.prices and question.metric == "cost_per_million_tokens":
             price = price_draws(question.prices, [sku], time, seed=question.seed)
@@ -57,11 +58,10 @@ def _parts(time: xr.DataArray) -> dict[str, np.ndarray]:
         "products" if op in PRODUCTS else next((v for k, v in GROUPS.items() if k in op), "light")
         for op in ops
     ]
+    flat = time.variable.transpose("chain", "draw", "op").values.reshape(-1, len(ops))
     found = {}
     for name in dict.fromkeys(names):
-        part = _flat(
-            time.isel(op=[i for i, n in enumerate(names) if n == name]).sum("op", skipna=False)
-        )
+        part = flat[:, [n == name for n in names]].sum(-1)
         if (part > 0).any():
             found[name] = np.log(np.where(part > 0, part, np.nan))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -58,16 +59,37 @@ def with_skus(posterior: xr.Dataset, datasheets: xr.Dataset, *, seed: int) -> xr
     out = {}
     for factor in json.loads(posterior.attrs["factors"]):
         name = f"log_{factor['name']}" if factor["link"] == "log" else factor["name"]
-        value = by_sku(posterior, name, datasheets, seed)
-        out[factor["name"]] = np.exp(value) if factor["link"] == "log" else value
-    return xr.Dataset(out)
+        dims, values = _by_sku(posterior, name, datasheets, seed)
+        out[factor["name"]] = dims, np.exp(values) if factor["link"] == "log" else values
+    labels: dict[str, Any] = {d: posterior[d] for d in ("chain", "draw")}
+    if any("sku" in dims for dims, _ in out.values()):
+        labels["sku"] = datasheets["sku"].values
+    return xr.Dataset(out, coords=labels)
 
 
 def by_sku(posterior: xr.Dataset, name: str, sheets: xr.Dataset, seed: int) -> xr.DataArray:
-    """One pooled variable for every SKU of `sheets`; one that all share is returned as it is."""
-    measured = name in posterior and "sku" in posterior[name].dims
+    """One pooled variable for every SKU of `sheets`; one that all share has no such dim."""
+    dims, values = _by_sku(posterior, name, sheets, seed)
+    coords: dict[str, Any] = {d: posterior[d] for d in ("chain", "draw")}
+    if "sku" in dims:
+        coords["sku"] = sheets["sku"].values
+    return xr.DataArray(values, dims=dims, coords=coords)
+
+
+def of_sku(held: xr.Dataset, at: int, *dims: str) -> dict[str, np.ndarray]:
+    """Variables of the SKU at a place [own units], dims as given, first; labels cost time."""
+    own = {str(k): held.variables[k] for k in held.data_vars}
+    one = {k: v.isel(sku=at) if "sku" in v.dims else v for k, v in own.items()}
+    return {k: v.transpose(*dims, ...).values for k, v in one.items()}
+
+
+def _by_sku(
+    posterior: xr.Dataset, name: str, sheets: xr.Dataset, seed: int
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Dims and draws of `by_sku`."""
+    measured = name in posterior and "sku" in posterior.variables[name].dims
     if not measured and f"{name}_architecture" not in posterior:
-        return _held(posterior, name if name in posterior else f"{name}_mean")
+        return ("chain", "draw"), _held(posterior, name if name in posterior else f"{name}_mean")
     own = _columns(posterior, name, "sku") if measured else {}
     known = {}
     if f"{name}_architecture" in posterior:
@@ -79,40 +101,36 @@ def by_sku(posterior: xr.Dataset, name: str, sheets: xr.Dataset, seed: int) -> x
             continue
         level = known[family] if family in known else _new_family(posterior, name, family, seed)
         if measured:
-            spread = _column(posterior, f"{name}_sku_sd")
+            spread = _held(posterior, f"{name}_sku_sd")
             if "spread" in sheets:
                 spread = spread * float(sheets["spread"].values[i])
             level = level + spread * _normal(level, seed, name, str(sku))
         columns.append(level)
-    coords = {d: posterior[d] for d in ("chain", "draw")} | {"sku": sheets["sku"].values}
-    return xr.DataArray(np.stack(columns), dims=("sku", "chain", "draw"), coords=coords)
+    return ("sku", "chain", "draw"), np.stack(columns)
 
 
 def _new_family(posterior: xr.Dataset, name: str, family: str, seed: int) -> np.ndarray:
     """Centre of a pooled variable for an architecture that nobody measured, dims (chain, draw)."""
-    mean = _column(posterior, f"{name}_mean")
+    mean = _held(posterior, f"{name}_mean")
     if f"{name}_architecture" not in posterior:
         return mean
-    spread = _column(posterior, f"{name}_architecture_sd")
+    spread = _held(posterior, f"{name}_architecture_sd")
     return mean + spread * _normal(mean, seed, name, f"architecture {family}")
 
 
 def _columns(posterior: xr.Dataset, name: str, dim: str) -> dict[str, np.ndarray]:
     """Draws of each label of a variable, dims (chain, draw)."""
-    values = _held(posterior, name).transpose(dim, "chain", "draw").values
-    return dict(zip(posterior[dim].values.tolist(), values, strict=True))
+    labels = posterior.variables[dim].values.tolist()
+    return dict(zip(labels, _held(posterior, name, dim), strict=True))
 
 
-def _column(posterior: xr.Dataset, name: str) -> np.ndarray:
-    """Draws of a variable that all labels share, dims (chain, draw)."""
-    return _held(posterior, name).transpose("chain", "draw").values
-
-
-def _held(posterior: xr.Dataset, name: str) -> xr.DataArray:
+def _held(posterior: xr.Dataset, name: str, *first: str) -> np.ndarray:
+    """Draws of a variable, dims (…, chain, draw)."""
     if name not in posterior:
         held = posterior.attrs.get("name", "without a name")
         raise RecordError(f"posterior {held} has no variable {name}; fit the model again")
-    return posterior[name].astype("float64")  # or exp would depend on which SKUs are asked for
+    values = posterior.variables[name].transpose(*first, "chain", "draw").values
+    return values.astype("float64")  # or exp would depend on which SKUs are asked for
 
 
 def _normal(like: np.ndarray, seed: int, *labels: str) -> np.ndarray:

@@ -11,12 +11,13 @@ import xarray as xr
 from m2bayes._random import labelled_rng
 from m2bayes.discrepancy import cell_scale, run_noise, tapered, unit_fields
 from m2bayes.errors import UnknownNameError, WorkloadError
-from m2bayes.factors import by_sku, families, with_skus
+from m2bayes.factors import by_sku, families, of_sku, with_skus
 from m2bayes.kernels import unit_sheets
 from m2bayes.mechanism.laws import LAWS, Law
 from m2bayes.quantisation import computes_in, of_dtype
 from m2bayes.residuals import known
 
+SAMPLE = ("chain", "draw")
 KINDS = ("cell", "time", "run")  # of spreads that every model has
 LARGEST = 10.0  # log error beyond which a law is useless anyway, and exp would overflow
 
@@ -169,19 +170,23 @@ def predict_units(
     dims, first = cells[law.sizes[0]].dims, cells[law.sizes[0]]
     flat, where = _unique_shapes(law, cells)
     factors = with_skus(posterior, datasheets, seed=seed)
-    spreads = {kind: by_sku(posterior, f"log_sigma_{kind}", datasheets, seed) for kind in KINDS}
+    spreads = xr.Dataset(
+        {kind: by_sku(posterior, f"log_sigma_{kind}", datasheets, seed).variable for kind in KINDS}
+    )
     if clock is not None and law.clocked:
         share = clock.assign_coords(sku=datasheets["sku"].values)
         factors = factors.assign({law.clocked: factors[law.clocked] * share})
     terms = law.terms(flat, datasheets, regime=regime, backend=backend)
     blocks = []
-    for sku in datasheets["sku"].values:
-        factor = factors.sel(sku=sku) if "sku" in factors.dims else factors
-        rows, sheet = _rows(terms.sel(sku=sku)), datasheets.sel(sku=[sku])
-        columns = _columns(factor)
+    for at in range(datasheets.sizes["sku"]):
+        sheet = datasheets.isel(sku=[at])
+        rows = {k: np.atleast_2d(v) for k, v in of_sku(terms, at).items()}
+        columns = {k: v.reshape(-1, 1) for k, v in of_sku(factors, at, *SAMPLE).items()}
         time = law.time(rows, columns)
         shapes = _field_points(law, flat, rows, columns)
-        scales = {kind: _scale(spread, sku) for kind, spread in spreads.items()}
+        scales = {
+            kind: np.exp(v).reshape(-1, 1) for kind, v in of_sku(spreads, at, *SAMPLE).items()
+        }
         error = _error(
             posterior, shapes, sheet, time, scales, backend=backend, noise=noise, seed=seed
         )
@@ -216,11 +221,6 @@ def _unique_shapes(law: Law, cells: xr.Dataset) -> tuple[xr.Dataset, np.ndarray]
     return xr.Dataset(given | flat), where.ravel()
 
 
-def _rows(terms: xr.Dataset) -> dict[str, np.ndarray]:
-    """Terms of one SKU as arrays with dims (1, shape) or (1, 1)."""
-    return {str(k): np.atleast_2d(v.values) for k, v in terms.data_vars.items()}
-
-
 def _field_points(
     law: Law, flat: xr.Dataset, rows: dict[str, np.ndarray], columns: dict[str, np.ndarray]
 ) -> np.ndarray:
@@ -228,14 +228,6 @@ def _field_points(
     gain = law.gain(rows, {name: column.mean() for name, column in columns.items()})
     sizes = [flat[v].values for v in law.sizes]
     return np.stack([*sizes, np.broadcast_to(gain[0], sizes[0].shape)], axis=1)
-
-
-def _columns(factors: xr.Dataset) -> dict[str, np.ndarray]:
-    """Factors of one SKU as arrays with dims (sample, 1)."""
-    return {
-        str(k): v.transpose("chain", "draw", ...).values.reshape(-1, 1)
-        for k, v in factors.data_vars.items()
-    }
 
 
 def _error(
@@ -268,12 +260,6 @@ def _error(
     run = run_noise(labels, sku=sku, backend=backend, draws=samples, runs=noise, seed=seed)
     build = _build_effect(posterior, sku, backend, noise, seed)
     return delta + np.median(build + scales["run"] * widening * run, axis=0)
-
-
-def _scale(spread: xr.DataArray, sku: str) -> np.ndarray:
-    """One SKU's spread from its log, dims (sample, 1) [as the spread]."""
-    own = spread.sel(sku=sku) if "sku" in spread.dims else spread
-    return np.exp(own.transpose("chain", "draw", ...).values).reshape(-1, 1)
 
 
 def _build_effect(
