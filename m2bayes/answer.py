@@ -156,7 +156,8 @@ def ranked(question: Question, time: xr.DataArray) -> Iterator[dict[str, Any]]:
 
 
 def _sku_entry(one: xr.Dataset) -> dict[str, Any]:
-    names = ("p_best", "p_best_mcse", "expected_rank", "expected_regret", "relative_regret")
+    regrets = ("expected_regret", "expected_regret_mcse", "relative_regret", "relative_regret_mcse")
+    names = ("p_best", "p_best_mcse", "expected_rank", *regrets)
     return {"sku": str(one["sku"].item()), **{name: number(one[name]) for name in names}}
 
 

@@ -217,7 +217,8 @@ class Database:
         for known in self.llms():
             card = read_json(self.root / FOLDERS["LLM"] / f"{known}.json", WorkloadError)
             if name.lower() in (known, *card["aliases"]):
-                return llm_from_config(card["config"], name=known, origin=known)
+                found = llm_from_config(card["config"], name=known, origin=known)
+                return replace(found, repository=str(card["source"]).partition(" ")[0])
             aliases |= dict.fromkeys((known, *card["aliases"]), known)
         raise UnknownNameError("LLM", name, aliases)
 

@@ -22,7 +22,8 @@ from m2bayes.errors import WorkloadError
 
 _BLOCK = 2**21  # numbers in one temporary array: 16 MB
 NEGLIGIBLE = 0.01  # relative regret below which either SKU will do
-_METRIC = {"posterior_median", "posterior_mean", "low", "high", "expected_regret"}
+_METRIC = {"posterior_median", "posterior_mean", "low", "high"}
+_METRIC |= {"expected_regret", "expected_regret_mcse"}
 _Arrays = dict[str, np.ndarray]  # (case, ...), (case, sku, ...) or (case, sku, sku)
 
 
@@ -136,12 +137,12 @@ def _regret(x: np.ndarray) -> _Arrays:
     some = np.isfinite(best)
     excess = np.where(some, x, 0) - np.where(some, best, 0)
     scale = np.where(some & (best != 0), np.abs(best), 1)
-    regret = {
-        "expected_regret": excess.mean((-2, -1)),
-        "relative_regret": (excess / scale).mean((-2, -1)),
-    }
-    never = np.isinf(x.min((-2, -1)))
-    return {k: np.where(np.isinf(v) | never, np.nan, v) for k, v in regret.items()}
+    found, never = _Arrays(), np.isinf(x.min((-2, -1)))
+    for name, z in (("expected_regret", excess), ("relative_regret", excess / scale)):
+        endless = never | np.isinf(z).any((-2, -1))
+        pair = _mean(np.where(endless[..., None, None], np.nan, z), probability=False)
+        found |= dict(zip((name, f"{name}_mcse"), pair, strict=True))
+    return found
 
 
 def _evaluate(
@@ -506,7 +507,7 @@ def rank(
         `posterior_median`, `posterior_mean`, `low`, `high` (``median`` and ``mean`` are methods of
         a Dataset), `p_best`, `expected_rank`, `expected_regret`, `relative_regret`, `contender`,
         `p_flip`, `p_any_flip`, `p_top1_flip`, `choice`, `verdict`, as in the functions of that
-        name, and the `_mcse` of each probability.
+        name, and the `_mcse` of each probability and regret.
 
     Raises
     ------

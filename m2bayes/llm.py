@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -44,6 +45,8 @@ class LLM:
         Whether the LM head reuses the embedding table.
     max_context : int
         Longest sequence the LLM was made for [token].
+    repository : str
+        Where engines find it on Hugging Face, such as ``Qwen/Qwen3-8B``; empty if unknown.
 
     Raises
     ------
@@ -68,6 +71,7 @@ class LLM:
     vocab: int
     tied_embeddings: bool
     max_context: int
+    repository: str = ""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -127,7 +131,13 @@ def llm_from_config(config: Mapping[str, Any], *, name: str, origin: str) -> LLM
         raise WorkloadError(
             f"{origin}: word_embed_proj_dim other than {hidden} is not modelled yet"
         )
-    return LLM(name=name, gated=gated, tied_embeddings=tied, **sizes)
+    return LLM(name=name, gated=gated, tied_embeddings=tied, **sizes, repository=_repository(flat))
+
+
+def _repository(flat: Mapping[str, Any]) -> str:
+    """Repository that a configuration says it is from, if what it says looks like one."""
+    said = str(flat.get("_name_or_path", ""))
+    return said if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", said) else ""
 
 
 def _flat(config: Mapping[str, Any], origin: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from m2bayes.layout import GAP, columns, wrapped
 from m2bayes.question import METRICS, Question
 
 RANK_COLUMNS = [
@@ -18,7 +19,9 @@ RANK_COLUMNS = [
     "p_best_mcse",
     "expected_rank",
     "expected_regret",
+    "expected_regret_mcse",
     "relative_regret",
+    "relative_regret_mcse",
     "fits",
     "basis",
     "extrapolating",
@@ -62,27 +65,30 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
 
-def columns(rows: Sequence[dict[str, Any]], indent: str = "") -> str:
-    """Align the rows' values under their keys; numbers to the right."""
-    if not rows:
-        return f"{indent}(none)"
-    names = [*rows[0]]
-    cells = [[str(row[name]) for name in names] for row in rows]
-    widths = [max(len(n), *(len(c[i]) for c in cells)) for i, n in enumerate(names)]
-    right = [all(c[i][:1].isdigit() or c[i] == "-" for c in cells) for i in range(len(names))]
-    lines = [
-        "  ".join(
-            c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)
-        )
-        for line in [names, *cells]
-    ]
-    return "\n".join((indent + line).rstrip() for line in lines)
+def between(low: str, high: str) -> str:
+    """Interval in words, a unit that both ends share said once.
+
+    >>> between("1.2 ms", "1.4 ms"), between("980 µs", "1.1 ms")
+    ('1.2 to 1.4 ms', '980 µs to 1.1 ms')
+    """
+    unit = high.rpartition(" ")[2]
+    return f"{low.removesuffix(' ' + unit)} to {high}"
+
+
+def error(value: str, of: str) -> str:
+    """Value in words with its Monte Carlo error, a unit that both share said once.
+
+    >>> error("75.1 %", "1.0 %"), error("-", "-")
+    ('75.1 ± 1.0 %', '-')
+    """
+    unit = of.rpartition(" ")[2]
+    return value if of == "-" else f"{value.removesuffix(' ' + unit)} ± {of}"
 
 
 def _title(question: Question) -> str:
     llm = question.llm.name if question.llm else "single kernels"
     draws = question.posterior.sizes["chain"] * question.posterior.sizes["draw"]
-    return (
+    return wrapped(
         f"{llm}, {question.form}, TP {question.tp}: {question.metric}, "
         f"{question.regime} regime, backend {question.backend}\n"
         f"posterior {question.source}, {draws} draws, seed {question.seed}"
@@ -103,20 +109,36 @@ def ranking(question: Question, results: Sequence[dict[str, Any]]) -> str:
                 "SKU": sku["sku"],
                 "median": amount(sku["median"], units),
                 _interval_title(question): _span(sku["interval"], units),
-                "p_best": share(sku["p_best"]) if sku["fits"] else "-",
-                "± MCSE": share(sku["p_best_mcse"]) if sku["fits"] else "-",
+                "p_best": _with_error(sku, "p_best") if sku["fits"] else "-",
                 "flips with next": share(ahead.get(sku["sku"])),
-                "regret": share(sku["relative_regret"]),
-                "basis": sku["basis"] + (" *" if sku["extrapolating"] else ""),
+                "regret": _with_error(sku, "relative_regret"),
             }
             for sku in entry["skus"]
         ]
-        blocks.append(f"{entry['workload']}: {_verdict(entry)}\n{columns(rows, '  ')}")
-        blocks[-1] += "".join(
-            f"\n  {sku['sku']}: {sku['reason']}" for sku in entry["skus"] if not sku["fits"]
-        )
-        blocks[-1] += "".join(_break_even(pair) for pair in entry["pairs"])
+        lines = [f"  {sku['sku']}: {sku['reason']}" for sku in entry["skus"] if not sku["fits"]]
+        lines += [_bases(entry["skus"]), *filter(None, map(_break_even, entry["pairs"]))]
+        head, rest = f"{entry['workload']}: {_verdict(entry)}", "\n".join(lines)
+        blocks.append(f"{wrapped(head, GAP)}\n{columns(rows, GAP)}\n{wrapped(rest, GAP * 2)}")
     return "\n\n".join(blocks)
+
+
+def _with_error(sku: dict[str, Any], name: str) -> str:
+    """Probability or share of a SKU with its Monte Carlo error."""
+    return error(share(sku[name]), share(sku[f"{name}_mcse"]))
+
+
+def _bases(skus: Sequence[dict[str, Any]]) -> str:
+    """What the predictions of the SKUs rest on, in one line; a star where they extrapolate."""
+    found: dict[str, list[str]] = {}
+    for sku in skus:
+        found.setdefault(_basis(sku), []).append(sku["sku"])
+    if len(found) == 1:
+        return f"  basis: {next(iter(found))}"
+    return "  basis: " + "; ".join(f"{basis}: {', '.join(held)}" for basis, held in found.items())
+
+
+def _basis(row: dict[str, Any]) -> str:
+    return row["basis"] + (" *" if row["extrapolating"] else "")
 
 
 def _break_even(pair: dict[str, Any]) -> str:
@@ -126,7 +148,7 @@ def _break_even(pair: dict[str, Any]) -> str:
         return ""
     low, high = held["interval"]["low"], held["interval"]["high"]
     span = f"{held['median']:.2f} ({low:.2f} to {high:.2f})"
-    return f"\n  {held['of']} at {span} times the price of {held['over']} costs the same"
+    return f"  {held['of']} at {span} times the price of {held['over']} costs the same"
 
 
 def _verdict(entry: dict[str, Any]) -> str:
@@ -144,10 +166,13 @@ def _verdict(entry: dict[str, Any]) -> str:
 
 def crossings(found: Sequence[dict[str, Any]]) -> str:
     """Where the best SKU changes, one line a crossover."""
-    return "\n".join(
-        f"crossover at {c['size']} {c['median']:.0f} (90 % interval {_reach(c)}) with probability "
-        f"{c['p_between']:.2f}: {c['before']} before, {c['after']} after"
-        for c in found
+    return wrapped(
+        "\n".join(
+            f"crossover at {c['size']} {c['median']:.0f} (90 % interval {_reach(c)}) "
+            f"with probability {c['p_between']:.2f}: {c['before']} before, {c['after']} after"
+            for c in found
+        ),
+        GAP,
     )
 
 
@@ -161,35 +186,39 @@ def _reach(crossover: dict[str, Any]) -> str:
 def _span(interval: dict[str, Any], units: str) -> str:
     if interval["low"] is None:
         return "-"
-    return f"{amount(interval['low'], units)} to {amount(interval['high'], units)}"
+    return between(amount(interval["low"], units), amount(interval["high"], units))
 
 
 def prediction(question: Question, results: Sequence[dict[str, Any]]) -> str:
-    """List times by workload, SKU and, when asked for, operator, in the order asked."""
+    """List times by workload and SKU, or by operator of each, in the order asked."""
     order = [str(s) for s in question.datasheets["sku"].values]
-    rows, units = [], METRICS[question.metric]
+    units, blocks = METRICS[question.metric], dict[str, list[dict[str, Any]]]()
     bounded = any("p_host_bound" in sku for entry in results for sku in entry["skus"])
     for row in flat_rows(results, order):
-        interval = {"low": row["low"], "high": row["high"]}
-        rows.append(
-            {
-                "workload": row["workload"],
-                "SKU": row["sku"],
-                **({"op": row["op"]} if "op" in row else {}),
-                "median": amount(row["median"], units),
-                "mean": amount(row["mean"], units),
-                _interval_title(question): _span(interval, units),
-                **({"bound by": _bound(row)} if bounded else {}),
-                "basis": row["basis"] + (" *" if row["extrapolating"] else ""),
-            }
-        )
-    reasons = "".join(
-        f"\n{entry['workload']}, {sku['sku']}: {sku['reason']}"
+        star = " *" if row["extrapolating"] else ""
+        head = f"{row['workload']} on {row['sku']}, {row['basis']}{star}:" if "op" in row else ""
+        if head and row["high"] == 0:  # an operator that this step has none of
+            continue
+        place = {"workload": row["workload"], "SKU": row["sku"]}
+        line = {"op": row["op"]} if head else place
+        line |= {
+            "median": amount(row["median"], units) + (star if not head else ""),
+            "mean": amount(row["mean"], units),
+            _interval_title(question): _span({k: row[k] for k in ("low", "high")}, units),
+        }
+        blocks.setdefault(head, []).append(line | ({"bound by": _bound(row)} if bounded else {}))
+    text = [_title(question)]
+    text += [f"{wrapped(head)}\n{columns(rows, GAP)}" for head, rows in blocks.items() if head]
+    last = [
+        f"{entry['workload']}, {sku['sku']}: {sku['reason']}"
         for entry in results
         for sku in entry["skus"]
         if not sku["fits"]
-    )
-    return f"{_title(question)}\n\n{columns(rows)}{reasons}"
+    ]
+    if "" in blocks:
+        text.append(columns(blocks[""]))
+        last.append(_bases([s | {"extrapolating": False} for s in results[0]["skus"]]).strip())
+    return "\n\n".join(text) + "".join(f"\n{wrapped(line, GAP)}" for line in last)
 
 
 def _bound(row: dict[str, Any]) -> str:
@@ -226,6 +255,8 @@ def score_rows(by_sku: dict[str, dict[str, float]]) -> str:
     for sku, held in by_sku.items():
         row = {"SKU": sku}
         for key, figure in held.items():
+            if key in ("coverage_80", "coverage_95"):  # in the JSON
+                continue
             name = key.replace("coverage_", "in ").replace("_", " ")
             row[name] = f"{figure:.3f}" if key in ("crps", "pit_mean") else f"{100 * figure:.1f}"
         rows.append(row)
@@ -234,20 +265,21 @@ def score_rows(by_sku: dict[str, dict[str, float]]) -> str:
 
 def check(result: dict[str, Any]) -> str:
     """Diagnostics and posterior predictive calibration of a stored posterior."""
-    lines = [
-        f"{result['posterior']}: {diagnosis(result['checks'])}",
-        result["skipped"]
-        if "skipped" in result
-        else "posterior predictive of the rows it was fitted to, each shape as if it were new "
-        f"(%):\n{score_rows(result['calibration'])}",
-    ]
+    lines = [wrapped(f"{result['posterior']}: {diagnosis(result['checks'])}", GAP)]
+    if "skipped" in result:
+        lines.append(wrapped(result["skipped"], GAP))
+    else:
+        what = "posterior predictive of the rows it was fitted to, each shape as if new (%):"
+        lines += [wrapped(what, GAP), score_rows(result["calibration"])]
     if "fingerprint" in result:
         lines.append("fingerprint: the log density is the stored one")
     return "\n".join(lines)
 
 
 def suite(result: dict[str, Any]) -> str:
-    """Results of one suite: a table wherever rows share their columns."""
+    """Results of one suite: a table wherever rows share their columns; or why it was skipped."""
+    if "skipped" in result:
+        return f"{result['suite']}\n  skipped: {result['skipped']}"
     return f"{result['suite']}\n{_results(result['results'])}"
 
 
@@ -288,12 +320,11 @@ def factor_table(rows: Sequence[dict[str, Any]]) -> str:
     def span(cuts: Sequence[float]) -> str:
         return f"{cuts[0]:.3g} ({cuts[1]:.3g} to {cuts[2]:.3g})"
 
-    return columns(
-        [
+    blocks: dict[str, list[dict[str, str]]] = {}
+    for row in rows:
+        said = row["source"] if row["source"].startswith("not ") else f"source's {row['source']}"
+        blocks.setdefault(f"{row['factor']} [{row['units']}], {said}", []).append(
             {
-                "factor": row["factor"],
-                "in the source": row["source"],
-                "unit": row["units"],
                 "SKU": row["sku"],
                 "prior, 90 %": span(row["prior"]),
                 "posterior, 90 %": span(row["posterior"]),
@@ -302,9 +333,15 @@ def factor_table(rows: Sequence[dict[str, Any]]) -> str:
                 else f"{row['contraction']:.2f}" + (" !" if row["surprising"] else ""),
                 "strongest correlation": f"{row['correlation']:+.2f} {row['correlates_with']}",
             }
-            for row in rows
-        ]
-    )
+        )
+    return "\n\n".join(f"{wrapped(k, GAP)}\n{columns(v, GAP)}" for k, v in blocks.items())
+
+
+def _short(value: Any) -> Any:
+    """Number, or list of them, with six digits; anything else as it stands."""
+    if isinstance(value, list) and all(isinstance(v, int | float) for v in value):
+        return f"[{', '.join(str(_short(v)) for v in value)}]"
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def tree(content: Any, indent: str = "") -> str:
@@ -315,7 +352,9 @@ def tree(content: Any, indent: str = "") -> str:
             lines += [f"{indent}{key}:", tree(value, indent + "  ")]
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             lines += [f"{indent}{key}:"]
-            lines += [f"{indent}  - {'; '.join(f'{k} {v}' for k, v in v.items())}" for v in value]
+            for one in value:
+                first, *rest = tree(one, indent + "    ").splitlines()
+                lines += [f"{indent}  - {first.lstrip()}", *rest]
         else:
-            lines.append(f"{indent}{key}: {value}")
+            lines.append(wrapped(f"{indent}{key}: {_short(value)}", indent + GAP))
     return "\n".join(lines)

@@ -25,7 +25,7 @@ PACKAGE = ROOT / "m2bayes"
 
 # The pipeline, lowest first: a module imports from layers below its own, never from its own.
 LAYERS = [
-    {"errors", "_math", "_random", "options._types", "options._examples"},
+    {"errors", "_math", "_order", "_random", "options._types", "options._examples"},
     {"linting", "measuring", "information", "reporting", "serving", "updating", "sweeping"},
     {"options._question", "options.fitting", "options.importing", "options.updating"},
     {
@@ -47,6 +47,7 @@ LAYERS = [
     {"serving.goodput"},
     {"quantisation"},
     {"mechanism", "mechanism.roofline", "mechanism.wave", "mechanism.clock", "mechanism.memory"},
+    {"blocks"},
     {"mechanism.gemm", "mechanism.attention", "mechanism.collective", "mechanism.host"},
     {"mechanism.quantise"},
     {"mechanism.light", "mechanism.power", "llm", "diagnostics", "factors"},
@@ -81,7 +82,7 @@ LAYERS = [
     {"sweeping.engine"},
     {"updating.refused"},
     {"updating.update"},
-    {"evaluate", "suites._designs", "suites._density", "suites._ladder"},
+    {"evaluate", "suites._designs", "suites._density", "suites._ladder", "suites._quick"},
     {"updating.drift"},
     {"checking", "doctor", "suites._grid", "suites._steps", "suites._forest", "suites.rivals"},
     {"suites.gemm_fp8", "suites._scalars", "suites.few_shot"},

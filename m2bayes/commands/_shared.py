@@ -51,6 +51,7 @@ def progress(
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)  # which is no bar's place if it is a file
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(unit, total=total)
         yield lambda done: bar.advance(task, done)

@@ -10,8 +10,8 @@ from m2bayes.commands._shared import print_json
 from m2bayes.database import Database
 from m2bayes.doctor import BROKEN, SOUND, examined
 from m2bayes.errors import DataError
+from m2bayes.layout import columns
 from m2bayes.options import parser
-from m2bayes.tables import columns
 
 WIDTH = 80
 NAMES = {"sku": "skus", "llm": "llms", "posterior": "posteriors"}  # of options that take names

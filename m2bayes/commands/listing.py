@@ -7,6 +7,9 @@ import argparse
 from m2bayes import catalogue, tables
 from m2bayes.commands._shared import figure_file, print_json
 from m2bayes.database import Database
+from m2bayes.layout import columns
+
+HEADINGS = {"measured": "timed"}  # of a table as wide as a terminal
 
 
 def list_names(args: argparse.Namespace) -> int:
@@ -16,7 +19,7 @@ def list_names(args: argparse.Namespace) -> int:
     if args.json:
         print_json(rows)
     else:
-        print(tables.columns(rows))
+        print(columns([{HEADINGS.get(k, k): v for k, v in row.items()} for row in rows]))
     return 0
 
 

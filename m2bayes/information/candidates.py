@@ -14,6 +14,7 @@ from m2bayes._random import labelled_rng
 from m2bayes.factors import with_skus
 from m2bayes.feasibility import feasible
 from m2bayes.gemm import gemm_shapes
+from m2bayes.llm import LLM
 from m2bayes.mechanism.gemm import gemm_terms, sustained_share
 from m2bayes.operators import attention_cells, operators
 from m2bayes.predictive import predict
@@ -74,7 +75,7 @@ class Candidate:
         """GPU time that it takes [h]; steps need an engine with the LLM loaded."""
         return HOURS[self.kind] * (self.tp if self.kind == "step" else 1)
 
-    def command(self, llm: str) -> str:
+    def command(self, llm: LLM | None) -> str:
         """Command that takes the measurement on a machine with the SKU."""
         if not isinstance(self.workload, Step):  # sustained runs read the clock too
             return (
@@ -84,8 +85,9 @@ class Candidate:
         step = self.workload
         sizes = f"--batch-size {max(step.batch, 1)} --input-len {step.context or step.tokens}"
         output = 1 if step.kind == "prefill" else 128
+        model = (llm and llm.repository) or f"'<Hugging Face id of {llm.name if llm else 'LLM'}>'"
         return (
-            f"vllm bench latency --model {llm} --tensor-parallel-size {self.tp} {sizes} "
+            f"vllm bench latency --model {model} --tensor-parallel-size {self.tp} {sizes} "
             f"--output-len {output} --num-iters {self.repeats}"
         )
 

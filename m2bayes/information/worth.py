@@ -21,10 +21,12 @@ from m2bayes.information.candidates import (
     readings,
 )
 from m2bayes.information.voi import BEYOND, sequence, value_of_information
+from m2bayes.layout import GAP, columns, wrapped
 from m2bayes.question import Question
-from m2bayes.tables import columns, share
+from m2bayes.tables import share
 from m2bayes.workload import Step
 
+UNSURE = 3  # measurements listed where none is worth more than its error
 SHARE, USD = "share of the metric", "USD/year"  # units of a value
 
 
@@ -178,15 +180,11 @@ def _steps_of(
     return [
         {
             "measurement": str(c),
-            "command": by_label[str(c)].command(_name(question)),
+            "command": by_label[str(c)].command(question.llm),
             **_values(together.isel(candidate=i), scale),
         }
         for i, c in enumerate(together["candidate"].values)
     ]
-
-
-def _name(question: Question) -> str:
-    return question.llm.name if question.llm else ""
 
 
 def _values(held: Any, scale: float) -> dict[str, float]:
@@ -216,7 +214,7 @@ def _row(
         "gpu_hours": candidate.hours,
         "cost": cost,
         "net": None if cost is None else number(values["evsi"] - cost),
-        "command": candidate.command(_name(question)),
+        "command": candidate.command(question.llm),
     }
 
 
@@ -236,7 +234,7 @@ def table(found: Mapping[str, Any], *, most: int = 12) -> str:
         f"(p_best {share(found['p_best'])}); knowing everything is worth "
         f"{_amount(found['evpi'], units)}"
     )
-    return f"{head}\n{worth_table(found, most=most)}"
+    return f"{wrapped(head, GAP)}\n{worth_table(found, most=most)}"
 
 
 def worth_table(found: Mapping[str, Any], *, most: int = 12) -> str:
@@ -247,9 +245,11 @@ def worth_table(found: Mapping[str, Any], *, most: int = 12) -> str:
     found : mapping
         From `worth` or `worth_to_plan`.
     most : int
-        Measurements listed [1].
+        Measurements listed [1]: those worth more than their error, or else what resolves most.
     """
-    units = found["units"]
+    units, every = found["units"], found["candidates"]
+    worthy = [row for row in every if row["evsi"] > BEYOND * row["evsi_mcse"]]
+    listed = (worthy or every[:UNSURE])[:most]
     rows = [
         {
             "measurement": row["measurement"],
@@ -260,7 +260,15 @@ def worth_table(found: Mapping[str, Any], *, most: int = 12) -> str:
             "GPU h": f"{row['gpu_hours']:g}",
         }
         | ({"net": _amount(row["net"], units)} if row["net"] is not None else {})
-        for row in found["candidates"][:most]
+        for row in listed
+    ]
+    left = [
+        f"  {count} more {'is' if count == 1 else 'are'} worth {what}"
+        for count, what in (
+            (len(worthy) - len(listed), "less"),
+            (len(every) - max(len(worthy), len(listed)), "nothing beyond the error"),
+        )
+        if count > 0
     ]
     steps = [
         {
@@ -271,7 +279,11 @@ def worth_table(found: Mapping[str, Any], *, most: int = 12) -> str:
         }
         for i, step in enumerate(found["sequence"])
     ]
-    return "\n\n".join(columns(held, "  ") for held in (rows, steps) if held)
+    if not any(step["evsi"] > BEYOND * step["evsi_mcse"] for step in found["sequence"]):
+        steps = []  # a sequence of nothing
+    blocks = [columns(held, GAP) for held in (rows, steps) if held]
+    blocks[:1] = ["\n".join([*blocks[:1], *left])]
+    return "\n\n".join(blocks)
 
 
 def _amount(value: float | None, units: str) -> str:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+IN_A_SECOND = {"ms": 1e3, "us": 1e6, "µs": 1e6, "s": 1.0, "": 1.0}  # the longest unit first
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are one line."""
@@ -71,6 +73,16 @@ def number(given: str) -> float:
     if not re.fullmatch(form, given) or not math.isfinite(float(given)):
         raise argparse.ArgumentTypeError(f"{given[:40]!r} is not a finite number")
     return float(given)
+
+
+def duration(given: str) -> float:
+    """Read a time [s], in seconds or with its unit.
+
+    >>> duration("0.05"), duration("50ms")
+    (0.05, 0.05)
+    """
+    unit = next(unit for unit in IN_A_SECOND if given.endswith(unit))
+    return number(given.removesuffix(unit).rstrip()) / IN_A_SECOND[unit]
 
 
 def plot(command: argparse.ArgumentParser, what: str, kinds: Sequence[str] = ()) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from m2bayes.options._question import engine, formats, judging, price
-from m2bayes.options._types import command, number, plot, text, whole
+from m2bayes.options._types import command, duration, number, plot, text, whole
 
 DRAWS = 300
 
@@ -67,8 +67,13 @@ def _load(add: Any) -> None:
 
 
 def _targets(add: Any) -> None:
-    add("--ttft", type=number, metavar="S", help="target for the time to the first token")
-    add("--tpot", type=number, metavar="S", help="target for the time per token after the first")
+    add("--ttft", type=duration, metavar="TIME", help="target for the time to the first token: 1s")
+    add(
+        "--tpot",
+        type=duration,
+        metavar="TIME",
+        help="target for the time per token after the first: 50ms; without a unit both are in s",
+    )
     add(
         "--percentile",
         type=number,

@@ -128,12 +128,15 @@ def _compared(row: dict[str, Any], result: xr.Dataset, cost: xr.DataArray) -> No
         f"expected_{unit}": float(draws.mean()),
         f"cvar_{unit}": float(worst.mean()),
         f"expected_regret_{unit}": number(own["expected_regret"]),
+        f"expected_regret_{unit}_mcse": number(own["expected_regret_mcse"]),
         "relative_regret": number(own["relative_regret"]),
+        "relative_regret_mcse": number(own["relative_regret_mcse"]),
         "p_best": float(own["p_best"]),
         "p_best_mcse": float(own["p_best_mcse"]),
     }
     what = "USD a year" if priced else "GPUs"
-    lost = f"{row[f'expected_regret_{unit}']:,.3g} {what}"
+    pair = (row[f"expected_regret_{unit}"], row[f"expected_regret_{unit}_mcse"])
+    lost = " ± ".join(f"{float(f'{x:.2g}'):,g}" for x in pair if x is not None) + f" {what}"
     if label == choice:
         row["verdict"] = str(result["verdict"].item())
         row["reason"] = f"least expected regret, {lost}; cheapest with probability " + (

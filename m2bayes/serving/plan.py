@@ -27,6 +27,7 @@ from m2bayes.serving.steady import Steady
 from m2bayes.surface import Surface, surfaces
 
 SAMPLE = ("chain", "draw")
+MOST_TTFT, MOST_TPOT = 600.0, 10.0  # [s] targets beyond which nobody waits: another unit is meant
 MOST_SEQUENCES = 2**16
 
 
@@ -88,6 +89,10 @@ class Demand:
             if not 0 < value <= MOST:
                 told = f"{value:g}" if isinstance(value, float) else f"{value}"
                 raise WorkloadError(f"{name} {told}: give {unit} above 0, up to {MOST:,}")
+        for name, target, most in (("ttft", self.ttft, MOST_TTFT), ("tpot", self.tpot, MOST_TPOT)):
+            if most < target < np.inf:
+                text = f"beyond {most:g} s; if milliseconds are meant, write --{name} {target:g}ms"
+                raise WorkloadError(f"--{name} {target:g}: {text}")
         if not np.isfinite(self.ttft) and not np.isfinite(self.tpot):
             raise WorkloadError("no target: give --ttft, --tpot or both, in seconds")
         for name, share in (("--percentile", self.level), ("--confidence", self.confidence)):

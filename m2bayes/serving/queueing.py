@@ -169,16 +169,17 @@ def quantile(
     array([ True])
     """
     low, high = np.array(low, float), np.array(high, float)
-    for _ in range(40):
-        short = tail(high) > 1 - level
-        if not short.any():
-            break
-        high = np.where(short, 2 * high, high)
-    never = tail(high) > 1 - level
-    for _ in range(50):
-        middle = (low + high) / 2
-        above = tail(middle) > 1 - level
-        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    with np.errstate(over="ignore"):  # a time that never is enough grows out of all bounds
+        for _ in range(40):
+            short = tail(high) > 1 - level
+            if not short.any():
+                break
+            high = np.where(short, 2 * high, high)
+        never = tail(high) > 1 - level
+        for _ in range(50):
+            middle = (low + high) / 2
+            above = tail(middle) > 1 - level
+            low, high = np.where(above, middle, low), np.where(above, high, middle)
     return np.where(never, np.inf, high)
 
 

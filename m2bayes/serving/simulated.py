@@ -57,14 +57,14 @@ def simulated(option: Option, demand: Demand, replicas: int, *, seed: int) -> di
     levels = (0.5, demand.level)
     told = {n: np.stack([getattr(state, n)(q) for q in levels], -1) for n in ("ttft", "tpot")}
     for draw in at:
+        if option.sequences[draw] < 1:
+            full.append((True, True))
+            continue
         server = Server(
             kv_tokens=int(option.kv_tokens[draw]),
             max_num_seqs=demand.max_num_seqs,
             token_budget=demand.token_budget,
         )
-        if option.sequences[draw] < 1:
-            full.append((True, True))
-            continue
         times = option.surface.pick(int(draw))  # type: ignore[union-attr]
         prompt, answer = _lengths(demand.mix, seed, int(draw))
         highest = _throughput(prompt, answer, times, server, option.highest[draw])

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from m2bayes.tables import columns, seconds, share
+from m2bayes.layout import GAP, columns, wrapped
+from m2bayes.mechanism.laws import LAWS
+from m2bayes.tables import between, seconds, share
 
+SIZES = {name for law in LAWS.values() for name in (*law.labels, *law.sizes)}
 HOW = {
     "reweighting": "the stored draws were weighted",
     "steps": "the stored draws were moved in small steps, taken for normal between them",
@@ -16,7 +19,7 @@ HOW = {
 
 def update(result: dict[str, Any]) -> str:
     """What an update did: its path, factors, times, rankings and outliers, no dims."""
-    lines = [f"{result['posterior']}: {_path(result)}"]
+    lines = [wrapped(f"{result['posterior']}: {_path(result)}", GAP)]
     for sku in result["skus"]:
         head = f"{sku['sku']}: {sku['rows']} rows of {sku['cells']} cells, before: {sku['basis']}"
         moved = [
@@ -34,7 +37,7 @@ def update(result: dict[str, Any]) -> str:
         names = [f"{row['variable']} {row['of']}".strip() for row in result["shared"]]
         moved_by = [f"{row['moved']:+.1f} sd" for row in result["shared"]]
         pairs = ", ".join(f"{n} {m}" for n, m in zip(names, moved_by, strict=True))
-        lines += ["", f"moved for all SKUs: {pairs}"]
+        lines += ["", wrapped(f"moved for all SKUs: {pairs}", GAP)]
     if result.get("rankings"):
         lines += ["", "who is best, served:", columns(_rankings(result["rankings"]), "  ")]
     lines += ["", _outliers(result["outliers"])]
@@ -56,8 +59,9 @@ def _path(result: dict[str, Any]) -> str:
 
 
 def _shape(row: dict[str, Any]) -> str:
-    """Sizes of a row, which come before its first nested or timed value."""
-    return " ".join(f"{k}={v}" for k, v in row.items() if isinstance(v, int))
+    """Labels and sizes of a kernel."""
+    held = {name: row[name] for name in row if name in SIZES}
+    return " ".join(f"{k}={v}" if isinstance(v, str) else f"{k}={v:.0f}" for k, v in held.items())
 
 
 def _times(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
@@ -67,7 +71,7 @@ def _times(rows: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
             "measured": seconds(row["measured"]),
             "predicted before": seconds(row["before"]["median"]),
             "after": seconds(row["after"]["median"]),
-            "90 %": f"{seconds(row['after']['low'])} to {seconds(row['after']['high'])}",
+            "90 %": between(seconds(row["after"]["low"]), seconds(row["after"]["high"])),
         }
         for row in rows
     ]
@@ -112,10 +116,10 @@ def drift(result: dict[str, Any]) -> str:
             "basis": group["basis"],
             "rows": group["rows"],
             "bias": share(group["bias"]),
-            "allowed": f"{share(group['low'])} to {share(group['high'])}",
+            "allowed": between(share(group["low"]), share(group["high"])),
             "p (Holm)": f"{group['p_holm']:.3f}",
             "in 90 %": share(group["coverage_90"]),
-            "band": f"{share(group['band_low'])} to {share(group['band_high'])}",
+            "band": between(share(group["band_low"]), share(group["band_high"])),
         }
         for group in result["groups"]
     ]
