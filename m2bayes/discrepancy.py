@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from m2bayes._order import smallest
 from m2bayes._random import labelled_rng
 
 FREQUENCIES = (64, 16)  # of the discrepancy itself, and of each field of its tail scale
@@ -43,7 +44,7 @@ SILENT = 1e12  # noise of a cell that must not be heard
 OUTLIER = 6.0  # residuals beyond this many scales are pulled in to it
 Lengths = tuple[float, ...]
 TOGETHER = 16  # shapes in one matrix product
-BLOCK = 256  # shapes conditioned at once
+BLOCK = 32  # shapes conditioned at once
 
 
 @dataclass(frozen=True)
@@ -128,9 +129,9 @@ def located(shapes: np.ndarray, lengths: Lengths) -> np.ndarray:
 
 def correlation(a: np.ndarray, b: np.ndarray, lengths: Lengths) -> np.ndarray:
     """Correlation [1] of one field at places `a` and `b` of `located`, dims (..., a, b)."""
-    distance = sum(
-        np.abs(a[..., :, None, i] - b[..., None, :, i]) / length for i, length in enumerate(lengths)
-    )
+    distance = np.abs(a[..., :, None, 0] - b[..., None, :, 0]) / lengths[0]
+    for i, length in enumerate(lengths[1:], start=1):
+        distance += np.abs(a[..., :, None, i] - b[..., None, :, i]) / length
     return (1 - ROUGH) * np.exp(-distance) + ROUGH * np.exp(-distance / ROUGH_LENGTH)
 
 
@@ -182,19 +183,17 @@ def _local_moments(
     shapes: np.ndarray, sku: str, known: Residuals, lengths: Lengths, left_out: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, variance, and covariance with a sister card, dims (shape,)."""
-    at, cells, own = (
-        located(shapes, lengths),
-        located(known.shapes, lengths),
-        known.sku == sku,
-    )
+    at, cells = located(shapes, lengths), located(known.shapes, lengths)
+    own = known.sku == sku
     sisters = max(len(set(known.sku[~own])), 1)
     near = correlation(at, cells, lengths)
     weight = np.where(own, 1.0, SHARED)
     k = min(NEAREST, len(cells))
-    same = (at[:, None, :-1] == cells[None, :, :-1]).all(axis=-1)
-    barred = same & left_out
-    chosen = np.argsort(barred - near * weight, axis=1, kind="stable")[:, :k]
-    labels = known.sku[chosen]
+    barred = np.zeros(near.shape, dtype=bool)
+    if left_out:
+        barred = (at[:, None, :-1] == cells[None, :, :-1]).all(axis=-1)
+    chosen = smallest(barred - near * weight, k)
+    labels = np.unique(known.sku, return_inverse=True)[1][chosen]
     alike = labels[:, :, None] == labels[:, None, :]
     covariance = correlation(cells[chosen], cells[chosen], lengths) * np.where(alike, 1.0, SHARED)
     silent = np.where(np.take_along_axis(barred, chosen, axis=1), SILENT, 0.0)
@@ -281,7 +280,10 @@ def unit_fields(
         common = _field(features, draws, seed, f"architecture {architecture}", str(i))
         own = _field(features, draws, seed, f"sku {sku}", str(i))
         fields.append(np.sqrt(share) * common + np.sqrt(1 - share) * own)
-    widening = 1 / np.sqrt(np.mean([field**2 for field in fields[1:]], axis=0))
+    squares = fields[1] ** 2
+    for field in fields[2:]:
+        squares += field**2
+    widening = 1 / np.sqrt(squares / np.float32(TAIL))
     widening = np.minimum(widening, WIDEST)
     unit = known.mean.astype(np.float32) + known.sd.astype(np.float32) * fields[0] * widening
     return unit, widening

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from m2bayes._random import labelled_rng
+from m2bayes.blocks import gathered, law_times, part_of, shapes_at_once, slices
 from m2bayes.discrepancy import cell_scale, run_noise, tapered, unit_fields
 from m2bayes.errors import UnknownNameError, WorkloadError
 from m2bayes.factors import by_sku, families, of_sku, with_skus
@@ -177,24 +178,26 @@ def predict_units(
         share = clock.assign_coords(sku=datasheets["sku"].values)
         factors = factors.assign({law.clocked: factors[law.clocked] * share})
     terms = law.terms(flat, datasheets, regime=regime, backend=backend)
-    blocks = []
+    samples = posterior.sizes["chain"] * posterior.sizes["draw"]
+    out = np.empty((datasheets.sizes["sku"], samples, where.size))
+    distinct = flat.sizes["shape"]
     for at in range(datasheets.sizes["sku"]):
         sheet = datasheets.isel(sku=[at])
         rows = {k: np.atleast_2d(v) for k, v in of_sku(terms, at).items()}
         columns = {k: v.reshape(-1, 1) for k, v in of_sku(factors, at, *SAMPLE).items()}
-        time = law.time(rows, columns)
         shapes = _field_points(law, flat, rows, columns)
         scales = {
             kind: np.exp(v).reshape(-1, 1) for kind, v in of_sku(spreads, at, *SAMPLE).items()
         }
-        error = _error(
-            posterior, shapes, sheet, time, scales, backend=backend, noise=noise, seed=seed
-        )
-        factor_of_time = np.exp(np.clip(error.astype(float), -LARGEST, LARGEST))
-        blocks.append((time * factor_of_time)[..., where])
+        error_of = _error_of(posterior, sheet, scales, backend=backend, noise=noise, seed=seed)
+        held = out[at] if distinct == where.size else np.empty((samples, distinct))
+        for part in slices(distinct, shapes_at_once(samples)):
+            time = law_times(law.time, part_of(rows, part), columns)
+            error = error_of(shapes[part], time).astype(float)
+            held[:, part] = time * np.exp(np.clip(error, -LARGEST, LARGEST))
+        gathered(held, where, out[at])
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
-    shape = (len(blocks), chains, draws, *first.shape)
-    times = np.moveaxis(np.stack(blocks).reshape(shape), 0, 2)
+    times = np.moveaxis(out.reshape(len(out), chains, draws, *first.shape), 0, 2)
     coords = {d: posterior[d] for d in ("chain", "draw")} | {
         "sku": datasheets["sku"].values,
         **{d: cells[d] for d in dims if d in cells.coords},
@@ -230,36 +233,36 @@ def _field_points(
     return np.stack([*sizes, np.broadcast_to(gain[0], sizes[0].shape)], axis=1)
 
 
-def _error(
+def _error_of(
     posterior: xr.Dataset,
-    shapes: np.ndarray,
     sheet: xr.Dataset,
-    time: np.ndarray,
     scales: dict[str, np.ndarray],
     *,
     backend: str,
     noise: int,
     seed: int,
-) -> np.ndarray:
-    """Log of discrepancy, build effect and, with `noise`, run noise; dims (sample, shape)."""
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Log error of shapes, dims (shape, size), by their modelled times, dims (sample, shape).
+
+    It is made of discrepancy, build effect and, with `noise`, run noise; dims (sample, shape).
+    """
     sku, family = str(sheet["sku"].values[0]), families(sheet)[0]
     samples = posterior.sizes["chain"] * posterior.sizes["draw"]
-    unit, widening = unit_fields(
-        shapes,
-        sku=sku,
-        architecture=family,
-        draws=samples,
-        seed=seed,
-        lengths=law_of(posterior).lengths,
-        residuals=known(posterior, family, sku),
-    )
-    delta = tapered(cell_scale(scales["cell"], scales["time"], time) * unit)
-    if not noise:
-        return delta + _build_effect(posterior, sku, backend, 1, seed)[0]
-    labels = ["x".join(f"{v:.0f}" for v in shape) for shape in shapes[:, :-1]]
-    run = run_noise(labels, sku=sku, backend=backend, draws=samples, runs=noise, seed=seed)
-    build = _build_effect(posterior, sku, backend, noise, seed)
-    return delta + np.median(build + scales["run"] * widening * run, axis=0)
+    settings: dict[str, Any] = {"sku": sku, "draws": samples, "seed": seed}
+    settings |= {"lengths": law_of(posterior).lengths, "architecture": family}
+    residuals = known(posterior, family, sku)
+    build = _build_effect(posterior, sku, backend, max(noise, 1), seed)
+
+    def error(shapes: np.ndarray, time: np.ndarray) -> np.ndarray:
+        unit, widening = unit_fields(shapes, residuals=residuals, **settings)
+        delta = tapered(cell_scale(scales["cell"], scales["time"], time) * unit)
+        if not noise:
+            return delta + build[0]
+        labels = ["x".join(f"{v:.0f}" for v in shape) for shape in shapes[:, :-1]]
+        run = run_noise(labels, sku=sku, backend=backend, draws=samples, runs=noise, seed=seed)
+        return delta + np.median(build + scales["run"] * widening * run, axis=0)
+
+    return error
 
 
 def _build_effect(
