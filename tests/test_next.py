@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,7 +66,11 @@ def test_candidates_are_steps_products_and_attention_of_each_sku_that_may_win(cl
     for c in found:
         assert parse_workload(c.workload.label) == c.workload
         assert c.hours == HOURS[c.kind]
-        assert (c.workload.label in c.command("x")) == (c.kind != "step")
+        assert (c.workload.label in c.command(asked.llm)) == (c.kind != "step")
+        assert ("--model meta-llama/Llama-3.1-8B " in c.command(asked.llm)) == (c.kind == "step")
+        if c.kind == "step":
+            mine = replace(asked.llm, repository="", name="mine")
+            assert "--model '<Hugging Face id of mine>' " in c.command(mine)
     assert sum(c.clock for c in found) == 2
 
 
@@ -202,3 +207,18 @@ def test_a_plan_says_what_would_settle_it():
     assert all(row["evsi"] <= found["evpi"] for row in found["candidates"])
     assert {row["kind"] for row in found["candidates"]} == {"step", "gemm", "attention", "clock"}
     assert {row["sku"] for row in found["candidates"]} <= {"H100-80GB-SXM", "H200-141GB-SXM"}
+
+
+def test_what_is_worth_nothing_is_one_line():
+    argv = ("next", *CLOSE, *FEW, "--count", "1")
+    code, out, _ = run(*argv, "--quiet")
+    assert code == 0
+    listed = [line for line in out.splitlines() if " on H" in line.split("together")[0]]
+    found = json.loads(run(*argv, "--json")[1])
+    assert len(listed) < len(found["candidates"]) / 2
+    assert " more are worth nothing beyond the error" in out
+
+
+def test_progress_leaves_nothing_in_a_file():
+    err = run("next", *CLOSE, *FEW, "--count", "1")[2]
+    assert err.startswith(("take it: ", "stop: "))
