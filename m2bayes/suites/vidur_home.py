@@ -10,6 +10,7 @@ import xarray as xr
 
 from m2bayes._random import labelled_rng
 from m2bayes.database import sha256
+from m2bayes.errors import ConvergenceError
 from m2bayes.measurements import checked
 from m2bayes.mechanism.laws import Law
 from m2bayes.predictive import law_of
@@ -142,7 +143,11 @@ def out_of_fold(
         picked = table[fold != held].groupby("op").sample(timed, random_state=rng)
         cells = measured(law_of(draws), picked)
         setting.tell(f"updating with {len(cells)} cells of {part}, fold {held}")
-        new = updated(draws, cells, sheet, seed=setting.seed, tell=setting.tell).draws
+        settings: dict[str, Any] = {"seed": setting.seed, "tell": setting.tell}
+        try:
+            new = updated(draws, cells, sheet, **settings).draws
+        except ConvergenceError:  # by steps, however many: nothing is sampled here
+            new = updated(draws, cells, sheet, path="steps", **settings).draws
         asked = table[fold == held]
         found.append(log_draws(setting, new, part, asked, OTHER, backend=BACKEND))
     out = np.empty((len(found[0]), len(table)))
