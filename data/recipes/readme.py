@@ -616,11 +616,192 @@ def measured_next() -> str:
     return table([*head, *(f"regret after {n}, %" for n in (0, 4, 16, 48))], rows)
 
 
+def closed(found: dict, cells: str, whole: str) -> float:
+    """Share of the gap between no cells and a fully measured posterior that some cells close."""
+    none, some = (found["cells"][n]["mean"]["mape"] for n in ("0", cells))
+    return (none - some) / (none - found[whole]["mean"]["mape"])
+
+
+def few_shot() -> str:
+    """Errors of a SKU by the number of its cells, beside those of all of them."""
+    found, rows = results("few-shot"), []
+    factors = {sku: row["mape"] for sku, row in found["factors"].items()}
+    for n, by_sku in found["cells"].items():
+        mean = by_sku["mean"]
+        skus = {sku: row for sku, row in by_sku.items() if sku != "mean"}
+        worst = max(skus, key=lambda sku: skus[sku]["ratio"])
+        over = [row["mape"] / factors[sku] for sku, row in skus.items()]
+        shares = [percent(closed(found, n, whole)) for whole in ("full", "factors")]
+        row = [n, percent(mean["mape"]), percent(mean["mape_sd"]), f"{mean['ratio']:.2f}"]
+        row += [f"{sum(over) / len(over):.2f}", *shares]
+        row += [f"{skus[worst]['ratio']:.2f} ({worst})", percent(mean["coverage_90"])]
+        rows.append([*row, percent(mean["in_band"])])
+    for name, whole in (("all, own shapes unknown", "factors"), ("all", "full")):
+        mean = found[whole]["mean"]
+        rows.append([name, percent(mean["mape"]), *[""] * 6, percent(mean["coverage_90"]), ""])
+    head = ["cells", "MAPE, %", "sd over designs, %", "over all", "over all, own shapes unknown"]
+    head += ["gap closed, %", "to own shapes unknown, %", "worst over all", "coverage 90, %"]
+    return table([*head, "designs in the band, %"], rows)
+
+
+def few_cells() -> str:
+    """What the README says of a few cells."""
+    few = results("few-shot")
+    ten, thirty, hundred = (f"{100 * closed(few, n, 'full'):.0f} %" for n in ("10", "30", "100"))
+    least, most = (f"{few['cells'][n]['mean']['ratio']:.2f}" for n in ("100", "10"))
+    return "\n".join(
+        [
+            "Of the error that measurements of a new GPU can take off, ten cells, spread in size,",
+            f"take off {ten}, 30 cells {thirty} and 100 cells {hundred}; 10 leave",
+            f"{most} times, 100 leave {least} times the error of a GPU with a thousand",
+            "cells: [EVALUATION.md](EVALUATION.md), `few-shot`.",
+        ]
+    )
+
+
+def p_value(value: float) -> str:
+    """A p-value with one digit."""
+    return f"{value:.3f}" if value >= 0.001 else f"{value:.0e}"
+
+
+def calibrated() -> str:
+    """Evenness of ranks by model, and of the control."""
+    rows = []
+    for name, held in results("sbc")["models"].items():
+        control = held["control"]
+        rows.append(
+            [
+                f"`{name}`",
+                *(str(n) for n in (len(held["p"]), held["cells"], held["ranked"])),
+                *(str(n) for n in (held["longer"], held["divergences"])),
+                f"{p_value(held['holm_min'])} (`{held['worst']}`)",
+                "yes" if held["even"] else "**no**",
+                f"{p_value(control['holm_min'])} (`{control['factor']}`)",
+                "yes" if control["even"] else "no",
+            ]
+        )
+    head = ["model", "parameters", "cells", "simulations", "run longer", "divergences"]
+    return table([*head, "least p, Holm", "even at 1 %", "control: least p", "even"], rows)
+
+
+def told(row: dict, group: str, least: float) -> bool:
+    """Whether a sensitivity is above its bound and above what chance gives."""
+    return row.get(group, 0.0) > max(least, row.get(f"{group} by chance", 0.0))
+
+
+def sensitive() -> str:
+    """What the parameters of each model rest on."""
+    found, rows = results("sensitivity"), []
+    least = found["told_from"]
+    for name, held in found["parameters"].items():
+        most = sorted(held, key=lambda v: held[v]["prior"])[::-1][:2]
+        counts = [
+            sum(told(row, g, least) for row in held.values()) for g in ("prior", "likelihood")
+        ]
+        means = {v: row for v, row in held.items() if v.endswith("_mean")}
+        own = sum(told(row, "prior", least) for row in means.values())
+        seen = any("likelihood" in row for row in held.values())
+        rows.append(
+            [
+                f"`{name}`",
+                *(str(n) for n in (len(held), counts[0])),
+                f"{own} of {len(means)}",
+                str(counts[1]) if seen else "",
+                ", ".join(f"`{v}` {held[v]['prior']:.2f}" for v in most),
+            ]
+        )
+    head = ["posterior", "parameters", "told by the prior", "of these, of means"]
+    return table([*head, "told by the likelihood", "most by the prior"], rows)
+
+
+def sensitive_questions() -> str:
+    """What step times and choices rest on."""
+    found, rows = results("sensitivity"), []
+    for name, held in found["questions"].items():
+        every, p = held["step_time"]["every part"], held["p_best"]
+        rows.append(
+            [
+                name,
+                *(
+                    f"{every[g]:.2f} ({every[f'{g} by chance']:.2f})"
+                    for g in ("prior", "likelihood")
+                ),
+                *(f"{p[power]:.3f}" for power in ("0.8", "1", "1.25")),
+                f"{held['p_best by chance']:.3f}",
+            ]
+        )
+    head = ["workload and SKU", "time: prior (by chance)", "likelihood (by chance)"]
+    head += ["p_best, priors to the power 0.8", "1", "1.25", "moves by chance"]
+    return table(head, rows)
+
+
+def prior_kernels() -> str:
+    """Times that the priors allow, beside those that were measured."""
+    rows = []
+    for name, held in results("prior")["kernels"].items():
+        low, middle, high = held["ratio"]
+        rows.append(
+            [
+                f"`{name}`",
+                str(held["cells"]),
+                held["rows"],
+                *(percent(held[k]) for k in ("inside_90", "inside_99")),
+                f"{middle:.2f} ({low:.2f} to {high:.2f})",
+                f"{held['width']:.1f}",
+                *(f"{100 * held[k]:.2f}" for k in ("below_floor", "seen_below_floor")),
+            ]
+        )
+    head = ["posterior", "cells", "rows", "inside 90 %", "inside 99 %", "prior over them", "width"]
+    return table([*head, "below the floor, %", "measured so, %"], rows)
+
+
+def prior_steps() -> str:
+    """Step times that the priors allow, beside the posterior's, in milliseconds."""
+    rows = []
+    for name, held in results("prior")["steps"].items():
+        cuts = [
+            f"{middle:.2f} ({low:.2f} to {high:.2f})"
+            for low, middle, high in (
+                [1e3 * v for v in held[part]] for part in ("prior", "posterior")
+            )
+        ]
+        rows.append([name, f"{1e3 * held['floor']:.2f}", *cuts, percent(held["below_floor"])])
+    head = [
+        "workload and SKU",
+        "floor, ms",
+        "prior, ms",
+        "posterior, ms",
+        "prior below the floor, %",
+    ]
+    return table(head, rows)
+
+
+def rungs() -> str:
+    """What each part of the GEMM law is worth on cells that are left out."""
+    rows = []
+    for name, held in results("loo")["rungs"].items():
+        gain = f"{held['gain']:.0f} ({held['gain_se']:.0f})" if "gain" in held else ""
+        better = f"{held['skus_better']} of {held['skus']}" if "gain" in held else ""
+        k = f"{held['pareto_k_max']:.2f}"
+        counts = [str(held[key]) for key in ("above_good_k", "refitted")]
+        row = [name, f"{held['elpd']:.0f} ({held['se']:.0f})", gain, better]
+        rows.append([*row, f"{held['p_loo']:.0f}", k, *counts])
+    head = [
+        "model",
+        "elpd (se)",
+        "gain over the one above (se)",
+        "SKUs better",
+        "parameters in effect",
+    ]
+    return table([*head, "largest Pareto k", "cells above its bound", "of these refitted"], rows)
+
+
 BLOCKS = {
     "README.md": {
         "rank prefill:tokens=1024": ranking,
         "plan": plan,
         "what to measure": what_to_measure,
+        "few cells": few_cells,
         "gemm-cells": gemm_cells,
     },
     "EVALUATION.md": {
@@ -658,6 +839,12 @@ BLOCKS = {
         "gemm-fp8": gemm_fp8,
         "served-e2e": served_e2e,
         "served-e2e strange": strange_lines,
+        "few-shot": few_shot,
+        "sbc": calibrated,
+        "sensitivity": sensitive,
+        "sensitivity questions": sensitive_questions,
+        "prior": prior_kernels,
+        "prior steps": prior_steps,
     },
 }
 
