@@ -9,7 +9,7 @@ import json
 import os
 import tomllib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from m2bayes._draws import netcdf, read_draws
 from m2bayes._files import read_json, reason, regular, sha256, shown, write_whole
 from m2bayes.datasheet import combine, datasheet
 from m2bayes.diagnostics import check
@@ -29,9 +30,7 @@ from m2bayes.workload import Workload, read_workload_rows, read_workload_toml
 if TYPE_CHECKING:
     import pandas as pd
 
-NO_LABELS = b"This is a netCDF dimension but not a netCDF variable"
 # what every model must hold, whatever its law; and one whose factors are the card's
-LABELS = "labels"  # attribute of a variable that holds numbers of labels
 ERRORS = ("log_sigma_cell", "log_sigma_run", "log_sigma_time")
 BUILDS = ("build_effect", "build_sd")
 NO_CSV = (".json", ".jsonl", ".parquet", ".pq")
@@ -396,34 +395,6 @@ def _holds(draws: xr.Dataset, name: str) -> bool:
     return name in draws or (f"{name}_mean" in draws and f"{name}_sku_sd" not in draws)
 
 
-def read_draws(file: Path) -> xr.Dataset:
-    """Read a netCDF-4 file of draws through h5py: five times faster to open than by xarray."""
-    import h5py
-
-    with h5py.File(file) as stored:
-        names = {
-            name: [stored[ref[0]].name[1:] for ref in held.attrs["DIMENSION_LIST"]]
-            for name, held in stored.items()
-            if "DIMENSION_LIST" in held.attrs
-        }
-        dims = {d for dims in names.values() for d in dims}
-        # a dimension without labels is a dataset too, whose name says that it is no variable
-        labels = {d for d in dims if NO_LABELS not in bytes(stored[d].attrs.get("NAME", b""))}
-        held = {v: stored[v].asstr() if stored[v].dtype.kind == "O" else stored[v] for v in names}
-        held |= {d: stored[d].asstr() if stored[d].dtype.kind == "O" else stored[d] for d in labels}
-        return xr.Dataset(
-            {v: (names[v], _plain(held[v][:], stored[v].attrs)) for v in sorted(names)},
-            coords={d: _plain(held[d][:]) for d in labels},
-        )
-
-
-def _plain(values: np.ndarray, attrs: Mapping[str, Any] | None = None) -> np.ndarray:
-    """Text as NumPy's own strings, also where it is stored as numbers of its labels."""
-    if attrs is not None and LABELS in attrs:
-        return np.array(json.loads(str(attrs[LABELS])))[values]
-    return values.astype(str) if values.dtype.kind == "O" else values
-
-
 def store(record: Posterior, draws: xr.Dataset, folder: Path) -> Path:
     """Write a posterior's draws and record into `folder`, each whole or not at all.
 
@@ -442,7 +413,7 @@ def store(record: Posterior, draws: xr.Dataset, folder: Path) -> Path:
         Of the record's ``.json``.
     """
     file, target = folder / f"{record.name}.nc", folder / f"{record.name}.json"
-    packed = _packed(draws)
+    packed = netcdf(draws)
     held = {"file": file.name, "sha256": hashlib.sha256(packed).hexdigest()}
     try:
         text = json.dumps(asdict(record) | {"draws": held}, indent=2, allow_nan=False)
@@ -458,23 +429,7 @@ def store(record: Posterior, draws: xr.Dataset, folder: Path) -> Path:
 
 def write_draws(draws: xr.Dataset, file: Path) -> None:
     """Write draws as compressed netCDF-4, the whole file or none of it."""
-    write_whole(file, _packed(draws))
-
-
-def _packed(draws: xr.Dataset) -> bytes:
-    """Content of the netCDF-4 file of draws; a column of text as numbers of its labels."""
-    for name, held in draws.data_vars.items():
-        if held.dtype.kind in "UO":
-            labels, at = np.unique(held.values.astype(str), return_inverse=True)
-            codes = (held.dims, at.reshape(held.shape).astype("int16"))
-            draws = draws.assign({name: (*codes, {LABELS: json.dumps(labels.tolist())})})
-    packed = {
-        v: {"zlib": True, "complevel": 4, "shuffle": True}
-        for v in draws.data_vars
-        if draws[v].dtype.kind in "fi"
-    }
-    with draws.to_netcdf(engine="h5netcdf", encoding=packed) as view:
-        return bytes(view)
+    write_whole(file, netcdf(draws))
 
 
 def digest(card: dict[str, Any]) -> str:

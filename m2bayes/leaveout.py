@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from m2bayes.database import Database, labelled, read_draws, write_draws
+from m2bayes._draws import read_draws
+from m2bayes.database import Database, labelled, write_draws
 from m2bayes.diagnostics import diagnostics
 from m2bayes.errors import RecordError
 from m2bayes.inputs import Inputs

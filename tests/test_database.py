@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
+from m2bayes._draws import read_draws
 from m2bayes.database import (
     BUILDS,
     ERRORS,
@@ -18,7 +19,6 @@ from m2bayes.database import (
     Model,
     Posterior,
     digest,
-    read_draws,
     read_json,
     sha256,
     store,

@@ -8,7 +8,8 @@ import sys
 
 import numpy as np
 
-from m2bayes.database import FOLDERS, Database, read_draws, store
+from m2bayes._draws import read_draws
+from m2bayes.database import FOLDERS, Database, store
 from m2bayes.inputs import Inputs
 
 

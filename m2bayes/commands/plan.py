@@ -13,7 +13,8 @@ from m2bayes.commands._shared import figure_file, print_json, say, teller
 from m2bayes.database import Database
 from m2bayes.drivers import drivers
 from m2bayes.errors import InfeasibleError, WorkloadError
-from m2bayes.information.worth import worth_table, worth_to_plan
+from m2bayes.information.told import worth_table
+from m2bayes.information.worth import worth_to_plan
 from m2bayes.prices import price_draws
 from m2bayes.question import Question, step_times
 from m2bayes.serving.fleet import fleets

@@ -89,10 +89,9 @@ class Demand:
             if not 0 < value <= MOST:
                 told = f"{value:g}" if isinstance(value, float) else f"{value}"
                 raise WorkloadError(f"{name} {told}: give {unit} above 0, up to {MOST:,}")
-        for name, target, most in (("ttft", self.ttft, MOST_TTFT), ("tpot", self.tpot, MOST_TPOT)):
-            if most < target < np.inf:
-                text = f"beyond {most:g} s; if milliseconds are meant, write --{name} {target:g}ms"
-                raise WorkloadError(f"--{name} {target:g}: {text}")
+        for name, t, most in (("ttft", self.ttft, MOST_TTFT), ("tpot", self.tpot, MOST_TPOT)):
+            if most < t < np.inf:
+                raise WorkloadError(f"--{name} {t:g}: beyond {most:g} s; did you mean {t:g}ms?")
         if not np.isfinite(self.ttft) and not np.isfinite(self.tpot):
             raise WorkloadError("no target: give --ttft, --tpot or both, in seconds")
         for name, share in (("--percentile", self.level), ("--confidence", self.confidence)):
@@ -100,7 +99,6 @@ class Demand:
                 shown = f"{100 * share:g}" if name == "--percentile" else f"{share:g}"
                 most = "100" if name == "--percentile" else "1"
                 raise WorkloadError(f"{name} {shown}: give a number between 0 and {most}")
-
         if not 1 <= self.max_num_seqs <= MOST_SEQUENCES:
             given = f"--max-num-seqs {self.max_num_seqs}"
             raise WorkloadError(f"{given}: give 1 to {MOST_SEQUENCES:,} sequences")
