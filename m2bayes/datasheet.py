@@ -79,22 +79,20 @@ def _fact(fact: Any, quantity: str, place: str) -> _Notes:
 
 
 def _plain(text: Any) -> bool:
-    return isinstance(text, str) and text.isprintable() and text.strip() == text != ""
+    slashless = r"[^\s/\\]([^/\\]*[^\s/\\])?"  # a name is part of paths and of kernels' names
+    return isinstance(text, str) and text.isprintable() and bool(re.fullmatch(slashless, text))
 
 
 def _form(card: Mapping) -> _Notes:
     yield from _keys(card, _KEYS, "")
     for key in _KEYS[:4]:
         if key in card and not _plain(card[key]):
-            text = "give a non-empty string, printable and without blanks around it"
+            text = "give a non-empty string, printable, no slash in it and no blanks around it"
             yield key, f"is {card[key]!r}: {text}"
     aliases = card.get("aliases", [])
     sound = isinstance(aliases, list | tuple) and all(_plain(a) for a in aliases)
     if not sound or [*aliases] != [*dict.fromkeys(a.strip().lower() for a in aliases)]:
-        yield (
-            "aliases",
-            f"is {aliases!r}: give a list of strings, each once, in lower case",
-        )
+        yield "aliases", f"is {aliases!r}: give a list of strings, each once, in lower case"
     facts = card.get("facts", {})
     if not isinstance(facts, Mapping):
         yield "facts", f"is {facts!r}: give a mapping from quantity to fact"

@@ -134,9 +134,17 @@ MISTAKES = [
     ("A100-80GB-SXM", "name", "A100-٨٠GB-SXM", "CHIP-NNGB-SXM"),
     # keys, types, provenance
     *(
-        ("A100-80GB-SXM", key, value, "printable and without blanks around it")
+        ("A100-80GB-SXM", key, value, "printable, no slash in it and no blanks")
         for key in ("name", "vendor", "architecture")
-        for value in (" Ampere", "Ampere\n", "Am\x00pere", "Am\x1b[31mpere", "Am\ud800pere")
+        for value in (
+            " Ampere",
+            "Ampere\n",
+            "Am\x00pere",
+            "Am\x1b[31mpere",
+            "Am\ud800pere",
+            "Am/pere",
+            "A\\m",
+        )
     ),
     ("H100-80GB-SXM", "aliases", ["h\x1b100"], "list of strings"),
     ("H100-80GB-SXM", "facts.l2.emp\nirical", 1.0, "no known key"),

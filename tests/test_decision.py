@@ -592,3 +592,21 @@ GOOD = as_draws([[1, 2], [2, 1]])
 def test_bad_input_is_refused_at_the_door(call, message):
     with pytest.raises(WorkloadError, match=message):
         call()
+
+
+def test_regret_has_the_error_of_a_mean(rng):
+    """Of independent draws about sd / sqrt(n), as `mcse` has it of any mean."""
+    draws = as_draws(np.exp(rng.normal(size=(4000, 2)) * 0.1))
+    result = rank(draws)
+    excess = draws - draws.min("sku")
+    for name, z in (("expected_regret", excess), ("relative_regret", excess / draws.min("sku"))):
+        np.testing.assert_allclose(result[f"{name}_mcse"], mcse(z), **EXACT)
+        assert result[f"{name}_mcse"].attrs["units"] == result[name].attrs["units"]
+        spread = z.std(("chain", "draw")) / np.sqrt(4000)
+        np.testing.assert_allclose(result[f"{name}_mcse"], spread, rtol=0.25)
+
+
+def test_regret_without_a_bound_has_no_error():
+    draws = as_draws(np.array([[1.0, 2.0], [np.nan, 2.0], [1.0, 2.0]]))
+    result = rank(draws)
+    assert result["expected_regret_mcse"].isnull().values.tolist() == [True, False]

@@ -164,3 +164,21 @@ def test_a_database_with_cards_is_the_same_folder(own):
     database = Database()
     assert database.with_cards([own]).root == database.root
     assert database.with_cards([own]).with_cards(["h100"]).own == {NAME: own}
+
+
+def test_a_figure_without_a_file_is_refused():
+    message = refusal(run("rank", *RANK, "--sku", "h100", "l40s", "--figure", "regret"))
+    assert message.endswith("--figure regret: name the file with --plot FILE")
+
+
+def test_a_name_with_a_slash_is_refused(own, tmp_path):
+    card = json.loads((tmp_path / "my_gpu.json").read_text()) | {"name": "MY/GPU-80GB-SXM"}
+    (tmp_path / "my_gpu.json").write_text(json.dumps(card))
+    assert "name: is 'MY/GPU-80GB-SXM'" in refusal(run("rank", *RANK, "--sku", own, "l40s"))
+
+
+@pytest.mark.parametrize("text", ["0.05", "50ms", "50 ms", "50000us", "0.05s"])
+def test_a_target_may_have_its_unit(text):
+    from m2bayes.options._types import duration
+
+    assert duration(text) == pytest.approx(0.05)

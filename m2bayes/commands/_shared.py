@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from m2bayes.errors import DataError
+
 MANY = 200  # workloads from which a progress bar is worth showing
 
 
@@ -32,6 +34,8 @@ def print_json(content: Any) -> None:
 def figure_file(args: argparse.Namespace) -> Path | None:
     """File that --plot names, checked before the work is begun."""
     if not args.plot:
+        if getattr(args, "figure", None):
+            raise DataError(f"--figure {args.figure}: name the file with --plot FILE")
         return None
     from m2bayes.output import file_to_write
     from m2bayes.plot import suffix_of

@@ -1,0 +1,148 @@
+"""Tables fit the terminal: what gives way first, and that what the README types fits too."""
+
+import csv
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from helpers import run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m2bayes import layout
+from m2bayes.layout import columns, wrapped
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+WIDE = {"SKU": "H100-80GB-SXM", "p_best": "75.1 ± 1.0 %", "flips with next": "24.9 %"}
+LATER = {"SKU": "L40S-48GB-PCIe", "p_best": "0.0 ± 0.1 %", "flips with next": "-"}
+
+
+def widest(text):
+    return max(len(line) for line in text.splitlines())
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    return lambda columns: monkeypatch.setenv("COLUMNS", str(columns))
+
+
+def test_what_fits_is_left_alone(terminal):
+    terminal(80)
+    assert columns([WIDE, LATER]).splitlines() == [
+        "SKU                   p_best  flips with next",
+        "H100-80GB-SXM   75.1 ± 1.0 %           24.9 %",
+        "L40S-48GB-PCIe   0.0 ± 0.1 %                -",
+    ]
+
+
+def test_no_terminal_is_80_wide_and_the_narrowest_is_40(terminal, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("sys.__stdout__", None)
+    assert layout.width() == 80
+    terminal(7)
+    assert layout.width() == 40
+
+
+def test_headings_give_way_first(terminal):
+    terminal(44)
+    assert columns([WIDE, LATER]).splitlines()[:2] == [
+        "                                  flips",
+        "SKU                   p_best  with next",
+    ]
+
+
+def test_then_what_all_rows_share_is_said_once_above(terminal):
+    terminal(44)
+    rows = [row | {"basis": "measured"} for row in (WIDE, LATER)]
+    lines = columns(rows).splitlines()
+    assert lines[0] == "basis: measured"
+    assert "basis" not in "".join(lines[1:])
+
+
+def test_then_text_is_broken_and_nothing_is_lost(terminal):
+    terminal(56)
+    rows = [WIDE | {"bound by": "compute 93.9 %, memory 6.1 %"}, LATER | {"bound by": "launch"}]
+    told = columns(rows)
+    assert widest(told) <= 56
+    for row in rows:
+        for cell in row.values():
+            assert all(word in told for word in cell.split())
+
+
+def test_then_errors_are_left_out_and_the_table_is_broken_in_two(terminal):
+    terminal(40)
+    rows = [row | {"median": "26.8 ms", "regret": "1.7 ± 0.1 %"} for row in (WIDE, LATER)]
+    rows[1] |= {"median": "88.5 ms", "regret": "3.1 ± 0.1 %"}
+    first, second = columns(rows).split("\n\n")
+    assert "±" not in first + second
+    assert all(part.splitlines()[-1].startswith("L40S-48GB-PCIe") for part in (first, second))
+    assert widest(first) <= 40 >= widest(second)
+
+
+def test_a_single_row_that_does_not_fit_is_a_sentence(terminal):
+    terminal(40)
+    text = "SKU: H100-80GB-SXM; p_best: 75.1 ± 1.0 %; flips with next: 24.9 %; basis: measured"
+    assert columns([WIDE | {"basis": "measured"}]) == wrapped(text, "  ")
+
+
+@given(
+    st.lists(st.lists(st.text("ab 1,%±", max_size=12), min_size=4, max_size=4), min_size=1),
+    st.integers(40, 90),
+)
+def test_no_table_of_short_cells_is_too_wide(rows, room):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(room))
+        names = ("one", "two words", "three", "the fourth of them")
+        told = columns([dict(zip(names, row, strict=True)) for row in rows], "  ")
+    assert widest(told) <= room
+
+
+# --- what the README types -------------------------------------------------------------------
+FILES = ("my/config.json", "my_gpu.json", "plan.csv", "steps.csv")
+SKIPPED = (  # write or measure, or take minutes: their tables are other tests' or none
+    *("fit", "evaluate", "measure", "sweep", "report", "import", "doctor", "lint", "update"),
+)
+
+
+def typed():
+    """Commands of the README's blocks that print tables, with few draws."""
+    found = dict.fromkeys(
+        line.partition("  #")[0].strip()
+        for block in re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+        for line in block.replace("\\\n", " ").splitlines()
+    )
+    for line in found:
+        words = shlex.split(line.removeprefix("sh setup.sh "), comments=True)
+        if words[:1] != ["m2bayes"] or words[1] in SKIPPED or "my_posteriors" in line:
+            continue
+        if "--data" in words or {"--csv", "--json", "--plot"} & set(words):
+            continue
+        yield words[1:]
+
+
+def test_the_readme_types_commands():
+    assert len([*typed()]) >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("argv", [pytest.param(a, id=" ".join(a)[:60]) for a in typed()])
+def test_tables_of_the_readme_fit_80_columns(argv, tmp_path, monkeypatch, terminal, database):
+    terminal(80)
+    monkeypatch.chdir(tmp_path)
+    card = database.sku_card("h100-pcie")[0] | {"name": "MINE-80GB-PCIe", "aliases": []}
+    config = json.loads((database.root / "data/llms/llama-3.1-8b.json").read_text())["config"]
+    Path("my").mkdir()
+    Path("my/config.json").write_text(json.dumps(config))
+    Path("my_gpu.json").write_text(json.dumps(card))
+    Path("plan.csv").write_text("kind,batch,context\ndecode,8,1024\ndecode,64,1024\n")
+    with Path("steps.csv").open("w", newline="") as handle:
+        steps = [("h100", 0.0105), ("l40s", 0.031)]
+        rows = [(sku, "decode:batch=32,context=4096", time) for sku, time in steps]
+        csv.writer(handle).writerows([("sku", "workload", "step_time"), *rows])
+    few = ("--draws", "100") if argv[0] in ("rank", "predict", "next", "plan") else ()
+    code, out, err = run(*argv, *few)
+    assert code == 0, err
+    assert widest(out) <= 80, [line for line in out.splitlines() if len(line) > 80]
+    assert "\x1b" not in out
