@@ -8,7 +8,7 @@ from typing import Any
 
 from m2bayes._files import read_json
 from m2bayes.contraction import factor_rows
-from m2bayes.database import Database
+from m2bayes.database import Database, read_card
 from m2bayes.errors import RecordError, UnknownNameError
 from m2bayes.kernels import card_of, unit_sheets
 from m2bayes.predictive import law_of
@@ -88,9 +88,10 @@ def _found_file(database: Database, path: str) -> dict[str, Any]:
         return {"assembly": dataclasses.asdict(database.assembly(path))}
     if "suite" in content:
         return {"evaluation": content}
-    if "facts" in content:
+    card = read_card(Path(path))
+    if "facts" in card:
         database.datasheets([path])  # refuses a card that is wrong
-        return {"SKU": content}
+        return {"SKU": card}
     return {"LLM": dataclasses.asdict(database.llm(path))}
 
 

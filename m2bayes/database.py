@@ -150,8 +150,7 @@ class Database:
         name = self.own.get(name, name)
         wanted = name.strip().lower()
         if wanted.endswith(".json"):
-            card = read_json(Path(name), DatasheetError)
-            return card, name
+            return read_card(Path(name)), name
         aliases: dict[str, str] = {}
         for known in self.skus():
             card = read_json(self.root / FOLDERS["sku"] / f"{known}.json", DatasheetError)
@@ -159,7 +158,7 @@ class Database:
                 return card, known
             aliases |= dict.fromkeys((known, *card["aliases"]), known)
         for known, path in self.own.items():
-            card = read_json(Path(path), DatasheetError)
+            card = read_card(Path(path))
             if wanted in (known.lower(), *card["aliases"]):
                 return card, path
             aliases |= dict.fromkeys((known, *card["aliases"]), known)
@@ -362,6 +361,13 @@ class Database:
             raise WorkloadError(f"{origin}: no text in UTF-8; unpack or convert it") from None
         except (OSError, ValueError, RecursionError, csv.Error) as error:
             raise WorkloadError(f"{origin}: cannot be read: {reason(error)}") from None
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """Datasheet card of a file, also as ``m2bayes show NAME --json`` prints it."""
+    content = read_json(path, DatasheetError)
+    inner = content.get("SKU")
+    return inner if isinstance(inner, dict) and len(content) == 1 else content
 
 
 def labelled(draws: xr.Dataset, model: Model, *, name: str, dtype: str) -> xr.Dataset:

@@ -182,3 +182,13 @@ def test_a_target_may_have_its_unit(text):
     from m2bayes.options._types import duration
 
     assert duration(text) == pytest.approx(0.05)
+
+
+def test_what_show_prints_is_a_datasheet_file(tmp_path):
+    path = tmp_path / "copy.json"
+    text = run("show", "h100", "--json")[1]
+    path.write_text(text.replace('"H100-80GB-SXM"', f'"{NAME}"').replace('"h100', '"mine'))
+    assert run("lint", str(path))[:2] == (0, "1 datasheet, nothing to report\n")
+    assert run("show", str(path), "--json")[0] == 0
+    code, out, _ = run("rank", *RANK, "--sku", str(path), "l40s", "--quiet")
+    assert (code, NAME in out) == (0, True)

@@ -8,10 +8,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from m2bayes._files import read_json, shown
-from m2bayes.database import FOLDERS, Database
+from m2bayes._files import shown
+from m2bayes.database import FOLDERS, Database, read_card
 from m2bayes.datasheet import lint as lint_card
-from m2bayes.errors import DataError, DatasheetError, M2BayesError
+from m2bayes.errors import DataError, M2BayesError
 from m2bayes.importers._parts import Part
 from m2bayes.importers.formats import FORMATS, Format
 from m2bayes.importing import cards_of, left_over, read
@@ -71,7 +71,7 @@ def _card(file: str) -> Mapping[str, Any] | None:
     """Content of a datasheet card; None for a file of measurements."""
     if Path(file).suffix.lower() != ".json":
         return None
-    content = read_json(Path(file), DatasheetError)
+    content = read_card(Path(file))
     if "facts" in content or "form_factor" in content:
         return content
     names = frozenset(content)

@@ -14,7 +14,7 @@ EXAMPLES = {
     "report": "m2bayes report --llm llama-3.1-8b --sku h100 l40s \\\n"
     "    --workload decode:batch=64,context=1024 --out report.html",
     "plan": "m2bayes plan --llm qwen3-32b --sku h100 h200 --rate 20 --input-tokens 1000 \\\n"
-    "    --output-tokens 300 --ttft 1 --tpot 0.05 --price h100=2.5 h200=3.5",
+    "    --output-tokens 300 --ttft 1s --tpot 50ms --price h100=2.5 h200=3.5",
     "next": "m2bayes next --llm llama-3.1-8b --sku h100 h200 --workload prefill:tokens=512",
     "sweep": "m2bayes sweep data/sweeps/example.toml --out results.zarr",
     "fit": "m2bayes fit --model const_ceiling --data gemm_bf16 --out my_posteriors",
