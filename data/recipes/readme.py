@@ -29,7 +29,7 @@ HIER, CONST = "gemm_bf16-hier_gemm", "gemm_bf16-const_ceiling"
 PLAN = [
     *("plan", "--quiet", "--llm", "llama-3.1-8b", "--sku", "h100", "h200", "l40s", "--tp", "1"),
     *("--rate", "20", "--input-tokens", "1000", "--output-tokens", "300"),
-    *("--ttft", "1", "--tpot", "0.05", "--price", "example"),
+    *("--ttft", "1s", "--tpot", "50ms", "--price", "example"),
 ]
 RANK = [
     *("rank", "--quiet", "--llm", "llama-3.1-8b", "--sku", "a100", "h100", "h200", "l40s"),
@@ -39,7 +39,6 @@ NEXT = [
     *("next", "--quiet", "--llm", "llama-3.1-8b", "--sku", "h100", "h200"),
     *("--workload", "prefill:tokens=1024", "--count", "2"),
 ]
-SHOWN = 6  # measurements of a longer list
 FIGURES = {
     "docs/figures/ranking.svg": [
         *("rank", "--quiet", "--llm", "llama-3.1-8b", "--sku", "a100", "h100", "h200", "l40s"),
@@ -83,7 +82,7 @@ def plan() -> str:
     if code:
         sys.exit(code)
     words = " ".join(word for word in PLAN if word != "--quiet")
-    words = words.replace(" --rate", " \\\n    --rate")
+    words = words.replace(" --rate", " \\\n    --rate").replace(" --ttft", " \\\n    --ttft")
     return f"```\n$ m2bayes {words}\n{out.getvalue().strip()}\n```"
 
 
@@ -94,11 +93,9 @@ def what_to_measure() -> str:
         code = m2bayes(NEXT)
     if code:
         sys.exit(code)
-    alone, together = out.getvalue().strip().split("\n\n")
-    lines = alone.splitlines()
     words = " ".join(word for word in NEXT if word != "--quiet")
-    listed = "\n".join([*lines[: 2 + SHOWN], "  …", "", together])
-    return f"```\n$ m2bayes {words}\n{listed}\n```"
+    words = words.replace(" --workload", " \\\n    --workload")
+    return f"```\n$ m2bayes {words}\n{out.getvalue().strip()}\n```"
 
 
 def gemm_cells() -> str:
