@@ -30,6 +30,10 @@ class DataError(M2BayesError, ValueError):
     """A table of measurements that cannot be used."""
 
 
+class MissingError(DataError):
+    """Another project's data that is not shipped, and not where the user would keep it."""
+
+
 class RecordError(M2BayesError, ValueError):
     """A stored model, data set or posterior that is damaged or inconsistent."""
 

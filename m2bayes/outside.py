@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from m2bayes.errors import DataError
+from m2bayes.errors import DataError, MissingError
 
 VARIABLE = "M2BAYES_EXTERNAL_DATA"
 
 
 def outside(suite: str, folder: str) -> Path:
-    """Where the user keeps one project's files, or a DataError that says how to name it."""
+    """Where the user keeps one project's files, or a MissingError that says how to name it."""
     found = os.environ.get(VARIABLE)
-    if not found:
-        raise DataError(
+    if not found or not (Path(found) / folder).is_dir():
+        raise MissingError(
             f"suite {suite} reads {folder}'s tables: set {VARIABLE} to the folder of {folder}/"
+            + (f", it is not in {found}" if found else "")
         )
     return Path(found) / folder
 
@@ -50,7 +51,7 @@ def numbers(
         If the file is not there or is no table, or a column is missing, empty or of another kind.
     """
     if not os.path.isfile(file):
-        raise DataError(f"{file}: no such file; {remedy}")
+        raise MissingError(f"{file}: no such file; {remedy}")
     try:
         found = pd.read_csv(file, compression=None)
     except (OSError, ValueError) as fault:

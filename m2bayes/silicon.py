@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from m2bayes.errors import DataError
+from m2bayes.errors import MissingError
 from m2bayes.outside import numbers
 
 PACKAGE, FILE = "aiconfigurator_core", "silicon_sample.csv"
@@ -24,12 +24,12 @@ def sample_file() -> Path:
 
     Raises
     ------
-    DataError
+    MissingError
         If the package is not installed.
     """
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise DataError(f"{FILE}: package {PACKAGE} is not installed; {REMEDY}")
+        raise MissingError(f"{FILE}: package {PACKAGE} is not installed; {REMEDY}")
     return Path(spec.submodule_search_locations[0]) / "systems" / FILE
 
 

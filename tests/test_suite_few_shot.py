@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from m2bayes.leaveout import LeftOut
@@ -37,12 +36,6 @@ def test_the_suite_scores_every_sku_by_its_cells(setting, small_database):
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
-def test_the_quick_version_needs_no_refit(small_database):
-    found = few_shot.run(Setting(small_database, quick=True))
-    assert [*found["cells"]] == ["3", "10"]
-    assert all(len(scored) == 2 for scored in found["cells"].values())
-
-
 def test_the_mean_over_designs_is_of_each_score():
     row = {"mape": 0.2, "coverage_90": 0.8, "band_low": 0.7, "band_high": 0.9}
     other = {"mape": 0.1, "coverage_90": 0.95, "band_low": 0.7, "band_high": 0.9}
@@ -51,10 +44,3 @@ def test_the_mean_over_designs_is_of_each_score():
     assert found["ratio"] == pytest.approx(1.5)
     assert found["in_band"] == 0.5
     assert found["mape_sd"] == pytest.approx(0.05)
-
-
-def test_a_forgotten_sku_leaves_no_trace(small_database):
-    kept = few_shot._forgotten(small_database.draws(NAME), "H100-80GB-SXM")
-    assert "H100-80GB-SXM" not in kept["sku"].values
-    assert "H100-80GB-SXM" not in kept["residual_sku"].values
-    assert np.isfinite(kept["log_eta_memory"].values).all()

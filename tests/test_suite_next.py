@@ -15,7 +15,6 @@ from m2bayes.suites.next import (
     path,
     spread_out,
     summary,
-    without,
 )
 
 
@@ -84,14 +83,6 @@ def test_a_policy_that_needs_twice_the_cells_has_ratio_two():
     assert found["policies"]["random"]["ratio_interval"] == [2, 2]
     assert found["policies"]["next"]["cells_open"] == 4
     assert found["policies"]["random"]["regret"]["4"] == pytest.approx(0.1)
-
-
-def test_draws_without_a_sku_hold_nothing_of_it(database):
-    draws = database.draws("gemm_bf16-hier_gemm")
-    left = without(draws, "L40S-48GB-PCIe")
-    assert "L40S-48GB-PCIe" not in left["sku"].values
-    assert "L40S-48GB-PCIe" not in left["residual_sku"].values
-    assert left.attrs == draws.attrs
 
 
 def test_a_measurement_of_no_spread_changes_nothing(doubtful):

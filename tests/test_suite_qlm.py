@@ -1,8 +1,6 @@
 """Waiting times: estimators by hand, scalars that made-up runs were made with, and the suite."""
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -217,23 +215,8 @@ def test_our_own_run_is_simulated_without_error():
 
 # --- the suite -------------------------------------------------------------------------------
 
-LOGS = Path(os.environ.get("M2BAYES_EXTERNAL_DATA", "nowhere")) / "llmservingsim"
-
 
 def test_without_the_logs_the_suite_says_what_to_do(database, monkeypatch):
     monkeypatch.delenv("M2BAYES_EXTERNAL_DATA", raising=False)
     with pytest.raises(DataError, match="set M2BAYES_EXTERNAL_DATA to the folder of llmservingsim"):
         run("qlm", Setting(database))
-
-
-@pytest.mark.skipif(not LOGS.is_dir(), reason="M2BAYES_EXTERNAL_DATA has no llmservingsim")
-def test_the_quick_suite_judges_both_cards(database):
-    found = run("qlm", Setting(database, quick=True))
-    results = found["results"]
-    assert set(results) == {*qlm.LOGS.values(), "files"}
-    assert len(results["files"]) == 6
-    for sku in qlm.LOGS.values():
-        assert results[sku]["requests"] == qlm.QUICK_REQUESTS
-        for rows in results[sku]["waits"].values():
-            assert all(np.isfinite(row["mae"]) for row in rows.values())
-    assert json.loads(json.dumps(found, allow_nan=False)) == found

@@ -40,11 +40,6 @@ def checked(name, setting):
     return found["results"]
 
 
-@pytest.mark.parametrize("name", ["sensitivity", "loo", "prior"])
-def test_a_small_version_runs(name, setting):
-    assert checked(name, setting)
-
-
 # --- calibration -----------------------------------------------------------------------------
 
 

@@ -6,8 +6,6 @@ import pytest
 
 from m2bayes.errors import DataError
 from m2bayes.silicon import sample_file, served_runs
-from m2bayes.suites import Setting
-from m2bayes.suites import run as run_suite
 from m2bayes.suites._scalars import KINDS, fitted, weights
 from m2bayes.suites.served_e2e import (
     CONFIGURATION,
@@ -173,13 +171,3 @@ def test_scores_come_by_group_and_what_exceeds_the_cache_apart(rng):
     assert best["coverage_90"] > 0.8
     constant = found["others"]["datasheet roofline x best constant"]
     assert constant["median_ape"] < found["others"]["datasheet roofline"]["median_ape"]
-
-
-@pytest.mark.slow
-def test_the_suite_runs_on_a_few_runs(database):
-    pytest.importorskip("aiconfigurator_core", reason="needs the extra recipes")
-    found = run_suite("served-e2e", Setting(database, quick=True))["results"]
-    assert 0 < found["within capacity"] <= found["runs"] <= 40
-    model, others = found["zero-shot"]["overall"], found["others"]
-    assert model["median_ape"] < 0.5 * others["datasheet roofline"]["median_ape"]
-    assert set(found["calibrated"]) == set(KINDS)

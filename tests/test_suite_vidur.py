@@ -321,7 +321,7 @@ def test_a_card_in_the_fit_is_left_out_too(setting, monkeypatch):
         gone.append(skus)
         return SimpleNamespace()
 
-    real = vidur_transfer.LeftOut(setting.database, setting.posterior)
+    real = setting.left_out(setting.posterior)
     left = SimpleNamespace(inputs=real.inputs, fit=fit)
     whole = Setting(setting.database)
     h100, a40 = (str(setting.database.datasheets([a])["sku"].item()) for a in ("h100", "a40"))
@@ -351,5 +351,6 @@ def test_without_outside_data_the_suites_say_what_they_need(setting, monkeypatch
     with pytest.raises(DataError, match=f"suite {name} .* set {VARIABLE} to the folder of vidur/"):
         run(name, setting)
     monkeypatch.setenv(VARIABLE, str(tmp_path))
+    (tmp_path / "vidur").mkdir()
     with pytest.raises(DataError, match=r"no mlp\.csv in it; fetch"):
         run(name, setting)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from m2bayes.database import Database
 from m2bayes.errors import UnknownNameError
 from m2bayes.options import SUITES as NAMES
+
+if TYPE_CHECKING:
+    from m2bayes.leaveout import LeftOut
 
 POSTERIOR, BASELINE = "gemm_bf16-hier_gemm", "gemm_bf16-const_ceiling"
 PREFILL = "attention_prefill_bf16-hier_attention_prefill"
 DECODE = "attention_decode_bf16-hier_attention_decode"
 LIGHT, ASSEMBLY = "vidur_a100_light-hier_light", "step_bf16"
 NARROW, NARROW_ASSEMBLY = "gemm_fp8-hier_gemm_fp8", "step_fp8"
+OUT = "--out data/evaluations"
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,17 @@ class Setting:
     seed: int = 0
     quick: bool = False
 
+    def few(self, names: Sequence[str]) -> list[str]:
+        """Two of `names` when quick, else all."""
+        return [*names[:: -(-len(names) // 2) if self.quick else 1]]
+
+    def left_out(self, name: str) -> LeftOut:
+        """Fits of a stored posterior's model without some SKUs; stand-ins when quick."""
+        from m2bayes.leaveout import LeftOut
+        from m2bayes.suites._quick import Forgotten
+
+        return (Forgotten if self.quick else LeftOut)(self.database, name, tell=self.tell)
+
 
 def run(name: str, setting: Setting) -> dict[str, Any]:
     """Run one suite.
@@ -65,7 +80,7 @@ def run(name: str, setting: Setting) -> dict[str, Any]:
     -------
     dict
         ``suite``, ``command``, ``inputs`` (hashes of data and posteriors), ``versions``,
-        ``seed`` and ``results``; plain numbers, ready for JSON.
+        ``seed`` and ``results``; of a small version also ``quick``; plain numbers, ready for JSON.
 
     Raises
     ------
@@ -78,6 +93,10 @@ def run(name: str, setting: Setting) -> dict[str, Any]:
 
     module = import_module(f"m2bayes.suites.{name.replace('-', '_')}")
     data: Sequence[str] = module.DATA
+    if setting.quick:
+        from m2bayes.suites._quick import Few
+
+        setting = replace(setting, database=Few(setting.database.root))
     database = setting.database
     judged = []
     for name_ in (getattr(setting, field) for field in module.JUDGED):
@@ -85,7 +104,8 @@ def run(name: str, setting: Setting) -> dict[str, Any]:
         judged += [*database.assembly(name_).parts.values()] if whole else [name_]
     return {
         "suite": name,
-        "command": f"m2bayes evaluate {name}{' --quick' * setting.quick} --out data/evaluations",
+        "command": f"m2bayes evaluate {name} {'--quick' if setting.quick else OUT}",
+        **({"quick": True} if setting.quick else {}),
         "inputs": {
             **{d: database.data_record(d).sha256 for d in data},
             **{p: database.posterior(p).draws["sha256"] for p in judged},

@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from m2bayes.database import Database, read_draws, write_draws
+from m2bayes._draws import read_draws
+from m2bayes.database import Database, write_draws
 from m2bayes.diagnostics import diagnostics
 from m2bayes.errors import RecordError
 from m2bayes.hierarchy import Frame
 from m2bayes.inputs import Inputs
 from m2bayes.posterior import compiled_model, kept, versions
 
-CHAINS, DRAWS, TUNE, TARGET = 4, 500, 500, 0.9
+CHAINS, DRAWS, TUNE, TARGET = 4, 1000, 1000, 0.9
 RHAT = 1.02  # of a fit that is scored, not stored
 FASTER = 1e-9  # of the power roof's time, where the clock is to count for nothing
 RUNGS = {  # parts of the law that each hides

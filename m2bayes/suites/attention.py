@@ -36,7 +36,9 @@ def run(setting: Setting) -> dict[str, Any]:
         inputs = Inputs.recorded(setting.database, setting.database.posterior(name))
         test = unseen_cells(setting, inputs, table)
         draws = setting.database.draws(name)
-        out[phase] = averages(judged(setting, draws, test, inputs.datasheets, inputs.skus))
+        out[phase] = averages(
+            judged(setting, draws, test, inputs.datasheets, setting.few(inputs.skus))
+        )
     return out
 
 

@@ -9,7 +9,6 @@ import xarray as xr
 
 from m2bayes.evaluate import averaged, by_build, median_of_builds, of_sku
 from m2bayes.kernels import card_of
-from m2bayes.leaveout import LeftOut
 from m2bayes.suites.attention import DATA, JUDGED, averages, judged, unseen_cells
 
 if TYPE_CHECKING:
@@ -35,12 +34,12 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def _phase(setting: Setting, name: str, table: str) -> dict[str, Any]:
     """Scores of one posterior's model and data."""
-    left = LeftOut(setting.database, name, tell=setting.tell)
+    left = setting.left_out(name)
     inputs = left.inputs
     test = unseen_cells(setting, inputs, table)
     held: dict[str, Any] = {}
     rivals: dict[str, dict[str, Any]] = {rival: {} for rival in RIVALS}
-    for card in dict.fromkeys(card_of(unit) for unit in inputs.skus):
+    for card in setting.few([*dict.fromkeys(card_of(unit) for unit in inputs.skus)]):
         units = [unit for unit in inputs.skus if card_of(unit) == card]
         held |= judged(setting, left.fit([card]), test, inputs.datasheets, units)
         train = inputs.without([card]).cells()

@@ -8,7 +8,6 @@ import numpy as np
 import xarray as xr
 
 from m2bayes.factors import with_skus
-from m2bayes.leaveout import LeftOut
 from m2bayes.mechanism.gemm import gemm_terms, gemm_time, sustained_share
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def run(setting: Setting) -> dict[str, Any]:
         forecast with its 90 % interval and half-width, errors of forecast and of boost [1];
         ``throughput``: change of the achieved rate from M = 1024 to 16384, and P(it rises).
     """
-    left = LeftOut(setting.database, setting.posterior, tell=setting.tell)
+    left = setting.left_out(setting.posterior)
     readings = left.inputs.readings()
     if readings is None:
         return {}

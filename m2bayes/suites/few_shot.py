@@ -11,7 +11,6 @@ import xarray as xr
 
 from m2bayes.errors import ConvergenceError
 from m2bayes.evaluate import averaged, by_build, cell_times, median_of_builds, of_sku, scores
-from m2bayes.leaveout import LeftOut
 from m2bayes.measurements import checked, runs_by_cell
 from m2bayes.updating.conditioned import Updated, updated
 from m2bayes.updating.design import design, places_of
@@ -40,7 +39,7 @@ def run(setting: Setting) -> dict[str, Any]:
         was taken, by number of cells.
     """
     database = setting.database
-    left = LeftOut(database, setting.posterior, tell=setting.tell)
+    left = setting.left_out(setting.posterior)
     inputs, whole = left.inputs, database.draws(setting.posterior)
     test = runs_by_cell(checked(database.table(DATA[1]), origin=DATA[1]), skus=inputs.skus)
     skus, counts, designs = inputs.skus, [*CELLS], DESIGNS
@@ -50,7 +49,7 @@ def run(setting: Setting) -> dict[str, Any]:
     paths: dict[str, Counter[str]] = {str(n): Counter() for n in counts}
     for sku in skus:
         own, sheet = of_sku(test, sku), inputs.datasheets.sel(sku=[sku])
-        draws = _forgotten(whole, sku) if setting.quick else left.fit([sku])
+        draws = left.fit([sku])
         out["full"][sku] = _scored(whole, own, sheet, setting.seed)
         out["factors"][sku] = _scored(_own_shapes_unknown(whole, sku), own, sheet, setting.seed)
         rows = inputs.times[inputs.times["sku"] == sku]
@@ -99,12 +98,6 @@ def _own_shapes_unknown(posterior: xr.Dataset, sku: str) -> xr.Dataset:
     """Draws that have forgotten what a SKU's own cells say of its discrepancy."""
     keep = np.flatnonzero(posterior["residual_sku"].values != sku)
     return posterior.isel(cell=keep).assign_attrs(posterior.attrs)
-
-
-def _forgotten(posterior: xr.Dataset, sku: str) -> xr.Dataset:
-    """Draws without one SKU's own factors: a stand-in for a fit without it."""
-    kept = posterior.sel(sku=[s for s in posterior["sku"].values if s != sku])
-    return _own_shapes_unknown(kept, sku).assign_attrs(posterior.attrs)
 
 
 def _mean(found: list[dict[str, float]], full: float) -> dict[str, float]:

@@ -9,7 +9,6 @@ import numpy as np
 import xarray as xr
 
 from m2bayes.evaluate import median_of_builds
-from m2bayes.leaveout import LeftOut
 from m2bayes.score import reliability
 from m2bayes.suites import _grid
 
@@ -40,7 +39,7 @@ def run(setting: Setting) -> dict[str, Any]:
         0.05 to 0.95, how often the sure side was said to be wrong, and was found to be;
         ``best``: the same of p_best; ``reliability``: said and found in bins of probability [1].
     """
-    left = LeftOut(setting.database, setting.posterior, tell=setting.tell)
+    left = setting.left_out(setting.posterior)
     sheets, skus = left.inputs.datasheets, left.inputs.skus
     times = _grid.measured(setting, skus)
     truth = _with_layer(median_of_builds(times))

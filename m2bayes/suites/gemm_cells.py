@@ -32,7 +32,7 @@ def run(setting: Setting) -> dict[str, Any]:
     for name in (setting.posterior, setting.baseline):
         draws = database.draws(name)
         out[name] = {"all": {}, "wide": {}}
-        for sku in inputs.skus:
+        for sku in setting.few(inputs.skus):
             setting.tell(f"{name} on {sku}")
             found = judged(draws, of_sku(cells, sku), inputs.datasheets, seed=setting.seed)
             for part, held in found.items():
@@ -40,7 +40,7 @@ def run(setting: Setting) -> dict[str, Any]:
     for name, predict in rivals.everyone().items():
         setting.tell(name)
         out[name] = {"all": {}}
-        for sku in inputs.skus:
+        for sku in setting.few(inputs.skus):
             own, train = of_sku(cells, sku), inputs.cells()
             guess = rivals.with_spread(predict, train, own, inputs.datasheets, seed=setting.seed)
             observed = median_of_builds(by_build(own)).drop_vars("sku", errors="ignore")

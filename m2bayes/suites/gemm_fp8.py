@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 DATA = ("gemm_fp8_test",)
 JUDGED = ("narrow", "posterior")  # fields of the setting
 WIDE, SHEET = "bf16 factors", "datasheet roofline"
-QUICK = 2  # units
 
 
 def run(setting: Setting) -> dict[str, Any]:
@@ -38,7 +37,7 @@ def run(setting: Setting) -> dict[str, Any]:
     rows = checked(database.table(DATA[0]), origin=DATA[0], law=inputs.law)
     test = runs_by_cell(rows, skus=inputs.skus, law=inputs.law)
     draws, wide = database.draws(setting.narrow), database.draws(setting.posterior)
-    units = inputs.skus[:: len(inputs.skus) // QUICK] if setting.quick else inputs.skus
+    units = setting.few(inputs.skus)
     found: dict[str, dict[str, Any]] = {setting.narrow: {}, WIDE: {}, SHEET: {}}
     for unit in units:
         setting.tell(f"scoring {unit}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 from m2bayes.evaluate import (
@@ -39,14 +38,14 @@ def run(setting: Setting) -> dict[str, Any]:
         SKU and ``mean``, scores as in `m2bayes.evaluate.scores` [1].
     """
     database = setting.database
-    left = LeftOut(database, setting.posterior, tell=setting.tell)
+    left = setting.left_out(setting.posterior)
     inputs = left.inputs
     test, dense = (
         runs_by_cell(checked(database.table(name), origin=name), skus=inputs.skus) for name in DATA
     )
     out: dict[str, Any] = {k: {} for k in ("unseen", "unseen wide", "peers", "peers wide")}
     out["rivals"] = {name: {} for name in rivals.everyone()}
-    for sku in inputs.skus:
+    for sku in setting.few(inputs.skus):
         draws, own = left.fit([sku]), of_sku(test, sku)
         setting.tell(f"scoring {sku}")
         blind = not_measured(draws, _shapes(own))
@@ -64,7 +63,7 @@ def run(setting: Setting) -> dict[str, Any]:
                 guess, observed, predict(train, own, inputs.datasheets)
             )
     out["architecture"] = _architectures(setting, left, test)
-    out["pooled"] = _pooled(left, test, setting.seed)
+    out["pooled"] = _pooled(setting, left, test)
     for held in [v for k, v in out.items() if k not in ("rivals", "pooled")]:
         held["mean"] = averaged(held)
     for held in out["rivals"].values():
@@ -88,23 +87,27 @@ def _shared_cells(own: xr.Dataset, draws: xr.Dataset, sheets: xr.Dataset, sku: s
 def _architectures(setting: Setting, left: LeftOut, test: xr.Dataset) -> dict[str, Any]:
     """Scores of the architectures with several SKUs, all of them left out together."""
     sheets = left.inputs.datasheets
-    families = pd.Series(sheets["architecture"].values, index=left.inputs.skus)
+    families = sheets["architecture"].values.astype(str)
+    names, sizes = np.unique(families, return_counts=True)
     out: dict[str, Any] = {}
-    for _, members in families.groupby(families):
-        if len(members) > 1:
-            draws = left.fit(list(members.index))
-            for sku in members.index:
-                out[sku] = judged(draws, of_sku(test, sku), sheets, seed=setting.seed)["all"]
+    for family in setting.few([str(name) for name in names[sizes > 1]]):
+        members = [left.inputs.skus[i] for i in np.flatnonzero(families == family)]
+        draws = left.fit(members)
+        for sku in members:
+            out[sku] = judged(draws, of_sku(test, sku), sheets, seed=setting.seed)["all"]
     return out
 
 
-def _pooled(left: LeftOut, test: xr.Dataset, seed: int) -> dict[str, float]:
+def _pooled(setting: Setting, left: LeftOut, test: xr.Dataset) -> dict[str, float]:
     """Coverage of the 90 % interval over the cells of all held-out SKUs [1]."""
     inside = []
-    for sku in left.inputs.skus:
+    for sku in setting.few(left.inputs.skus):
         own = of_sku(test, sku)
         draws = cell_times(
-            not_measured(left.fit([sku]), _shapes(own)), own, left.inputs.datasheets, seed=seed
+            not_measured(left.fit([sku]), _shapes(own)),
+            own,
+            left.inputs.datasheets,
+            seed=setting.seed,
         ).values.reshape(-1, own.sizes["cell"])
         low, high = np.quantile(draws, [0.05, 0.95], axis=0)
         observed = median_of_builds(by_build(own)).values

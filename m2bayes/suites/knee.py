@@ -28,7 +28,7 @@ NEAR = 2.0  # ratio of the branches up to which the knee matters
 MIDDLE = (64, 512)  # tokens
 RESAMPLES = 4000
 STAGES = (6.0, 10.0, 20.0, 35.0)  # sharpness on the way to the hard maximum
-STEPS = 20000  # of L-BFGS, at most
+STEPS, QUICK = 20000, 20  # of L-BFGS, at most
 
 
 def run(setting: Setting) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def run(setting: Setting) -> dict[str, Any]:
     built = inputs.build(database.builder(record.model))
     cells = runs_by_cell(checked(database.table(DATA[0]), origin=DATA[0]), skus=inputs.skus)
     observed = median_of_builds(by_build(cells)).drop_vars("sku", errors="ignore")
-    points, density = both_modes(built, setting.tell)
+    points, density = both_modes(built, setting.tell, steps=QUICK if setting.quick else STEPS)
     error, near, sharpness = {}, {}, {}
     for name, point in points.items():
         draws = labelled(point, card, name=record.name, dtype=record.dtype)
@@ -81,7 +81,7 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 def both_modes(
-    built: Any, tell: Callable[[str], None]
+    built: Any, tell: Callable[[str], None], *, steps: int = STEPS
 ) -> tuple[dict[str, xr.Dataset], dict[str, float]]:
     """Posterior modes with the model's knee and with a hard one, and their log densities.
 
@@ -95,10 +95,10 @@ def both_modes(
         ``smooth`` and ``hard``: one draw each, dims (chain, draw, …); log densities [1].
     """
     tell("fitting the smooth knee")
-    climb = climber(built)
+    climb = climber(built, steps=steps)
     smooth, height = climb(built.initial_point())
     model, name, held = hardened(built)
-    climb = climber(model)
+    climb = climber(model, steps=steps)
     tell("fitting the hard knee")
     cold, cold_height = climb(model.initial_point())
     tell("fitting the hard knee from the smooth fit")
@@ -136,7 +136,9 @@ def hardened(model: Any) -> tuple[Any, str, Any]:
     return held, name, held[name]
 
 
-def climber(model: Any) -> Callable[[dict[str, Any]], tuple[dict[str, Any], float]]:
+def climber(
+    model: Any, *, steps: int = STEPS
+) -> Callable[[dict[str, Any]], tuple[dict[str, Any], float]]:
     """Compile a search for the posterior mode: from a point to a better one and its log density.
 
     The search runs on the sampled scale, dims of the point's values, density [1].
@@ -146,7 +148,7 @@ def climber(model: Any) -> Callable[[dict[str, Any]], tuple[dict[str, Any], floa
 
     function = model.logp_dlogp_function(ravel_inputs=True)
     function.set_extra_values({})
-    limits = {"maxiter": STEPS, "maxfun": STEPS}
+    limits = {"maxiter": steps, "maxfun": steps}
 
     def negative(x: np.ndarray) -> tuple[float, np.ndarray]:
         density, gradient = function(x)

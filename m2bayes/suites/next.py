@@ -12,7 +12,6 @@ import xarray as xr
 from m2bayes._random import labelled_rng
 from m2bayes.evaluate import median_of_builds
 from m2bayes.information.voi import assimilated, sequence
-from m2bayes.leaveout import LeftOut
 from m2bayes.suites import _grid
 
 if TYPE_CHECKING:
@@ -93,13 +92,12 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def decisions(setting: Setting) -> Iterator[Decision]:
     """Decisions with each SKU held out in turn, at every token count, beside sets of rivals."""
-    left = LeftOut(setting.database, setting.posterior, tell=setting.tell)
+    left = setting.left_out(setting.posterior)
     skus, sheets = left.inputs.skus, left.inputs.datasheets
     times = _grid.measured(setting, skus)
     truth = median_of_builds(times)
-    for sku in skus[:2] if setting.quick else skus:
-        draws = setting.database.draws(setting.posterior)
-        draws = without(draws, sku) if setting.quick else left.fit([sku])
+    for sku in setting.few(skus):
+        draws = left.fit([sku])
         some = max(1, draws.sizes["chain"] * draws.sizes["draw"] // DRAWS)
         draws = draws.isel(draw=slice(None, None, some)).assign_attrs(draws.attrs)
         setting.tell(f"deciding without data of {sku}")
@@ -115,14 +113,6 @@ def decisions(setting: Setting) -> Iterator[Decision]:
                 if not np.isfinite(step.sel(sku=chosen)).all():
                     continue
                 yield _decision(both, truth, chosen, tokens=int(tokens), kind=kind)
-
-
-def without(draws: xr.Dataset, sku: str) -> xr.Dataset:
-    """Draws that forget one SKU's own factors, dims kept [1]: a stand-in for leaving it out."""
-    kept = draws.sel(sku=[s for s in draws["sku"].values if s != sku])
-    if "residual_sku" in kept:
-        kept = kept.isel(cell=kept["residual_sku"].values != sku)
-    return kept.assign_attrs(draws.attrs)
 
 
 def _rivals(step: xr.DataArray, sku: str, kind: str, count: int, label: str) -> list[str]:

@@ -9,7 +9,6 @@ import numpy as np
 import xarray as xr
 
 from m2bayes.evaluate import median_of_builds
-from m2bayes.leaveout import LeftOut
 from m2bayes.score import rank_correlation
 from m2bayes.suites import _grid
 
@@ -37,7 +36,7 @@ def run(setting: Setting) -> dict[str, Any]:
         pairs closer than 2 % that it calls clear and wrong; ``one build`` against the median of
         builds is the ceiling. ``crossovers``: see `crossover`.
     """
-    left = LeftOut(setting.database, setting.posterior, tell=setting.tell)
+    left = setting.left_out(setting.posterior)
     sheets, skus = left.inputs.datasheets, left.inputs.skus
     times = _grid.measured(setting, skus)
     builds = times.sum("op", skipna=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from m2bayes.suites import Setting
 
 DATA = ("clock_sustained",)
-JUDGED = ("assembly", "baseline")  # fields of the setting
+JUDGED = ("assembly", "baseline", "narrow")  # fields of the setting
 CONTROL = 100  # simulations of the control
 SHIFT = 2.0  # of the control's prior, in its own standard deviations
 QUICK = sbc.Effort(simulations=4, kept=7, tune=100, thin=4, ess=0.0, longer=(1,))

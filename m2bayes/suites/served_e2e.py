@@ -48,7 +48,7 @@ POINTS = 3  # contexts at which the decode steps of a run are predicted
 SPLITS = 10  # random halves of the configurations
 DRAWS, FEW = 100, 25  # of each chain: of the model, and of variants of which a point is scored
 STRANGE = 0.2  # weight, over that of a run without misfit, below which a run is named
-QUICK = {"runs": 40, "splits": 1}
+QUICK = {"runs": 8, "splits": 1}
 
 
 def run(setting: Setting) -> dict[str, Any]:

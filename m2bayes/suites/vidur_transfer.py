@@ -56,7 +56,7 @@ def run(setting: Setting) -> dict[str, Any]:
     """
     files = _common({alias: tables(setting, SUITE, alias) for alias in (HOME, *UNSEEN)})
     skus = {a: str(setting.database.datasheets([a])["sku"].item()) for a in files}
-    left = LeftOut(setting.database, setting.posterior, tell=setting.tell)
+    left = setting.left_out(setting.posterior)
     out: dict[str, Any] = {alias: {} for alias in files}
     for part in PARTS:
         held = {a: rows(part, files[a], skus[a], quick=setting.quick) for a in files}
@@ -162,7 +162,7 @@ def versions(
     draws = setting.database.draws(setting.posterior)
     found = [(MODEL, draws, REGIME), (f"model, {OTHER} regime", draws, OTHER)]
     home = str(setting.database.datasheets([HOME])["sku"].item())
-    if setting.quick or sku == home or sku not in left.inputs.skus:
+    if sku == home or sku not in left.inputs.skus:
         return found
     sheets = left.inputs.datasheets
     family = str(sheets["architecture"].sel(sku=sku).item())
