@@ -51,7 +51,9 @@ def _cache_binds(question: Question, results: Sequence[dict[str, Any]]) -> Itera
     for entry in results:
         for sku in entry["skus"]:
             held = sku.get("sequences")
-            if held and held["median"] < held["asked"] and sku["sku"] not in found:
+            if not held or sku["sku"] in found:
+                continue
+            if held["median"] < held["asked"] and held["high"] >= 1:  # of none the table says so
                 found[sku["sku"]] = (entry["workload"], held)
     for sku, (workload, held) in found.items():
         yield (

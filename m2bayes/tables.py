@@ -109,17 +109,30 @@ def ranking(question: Question, results: Sequence[dict[str, Any]]) -> str:
                 "SKU": sku["sku"],
                 "median": amount(sku["median"], units),
                 _interval_title(question): _span(sku["interval"], units),
-                "p_best": _with_error(sku, "p_best") if sku["fits"] else "-",
+                "p_best": _with_error(sku, "p_best"),
                 "flips with next": share(ahead.get(sku["sku"])),
                 "regret": _with_error(sku, "relative_regret"),
             }
             for sku in entry["skus"]
+            if sku["fits"]
         ]
-        lines = [f"  {sku['sku']}: {sku['reason']}" for sku in entry["skus"] if not sku["fits"]]
-        lines += [_bases(entry["skus"]), *filter(None, map(_break_even, entry["pairs"]))]
-        head, rest = f"{entry['workload']}: {_verdict(entry)}", "\n".join(lines)
-        blocks.append(f"{wrapped(head, GAP)}\n{columns(rows, GAP)}\n{wrapped(rest, GAP * 2)}")
+        lines = [f"  {text}" for text in _unfit(entry)]
+        if rows:
+            lines.append(_bases([sku for sku in entry["skus"] if sku["fits"]]))
+        lines += filter(None, map(_break_even, entry["pairs"]))
+        blocks.append(wrapped(f"{entry['workload']}: {_verdict(entry)}", GAP))
+        blocks[-1] += f"\n{columns(rows, GAP)}" if rows else ""
+        blocks[-1] += f"\n{wrapped(chr(10).join(lines), GAP * 2)}" if lines else ""
     return "\n\n".join(blocks)
+
+
+def _unfit(entry: dict[str, Any]) -> list[str]:
+    """Why SKUs do not fit, those with the same reason in one line."""
+    found: dict[str, list[str]] = {}
+    for sku in entry["skus"]:
+        if not sku["fits"]:
+            found.setdefault(sku["reason"], []).append(sku["sku"])
+    return [f"{', '.join(held)}: {reason}" for reason, held in found.items()]
 
 
 def _with_error(sku: dict[str, Any], name: str) -> str:
@@ -209,12 +222,7 @@ def prediction(question: Question, results: Sequence[dict[str, Any]]) -> str:
         blocks.setdefault(head, []).append(line | ({"bound by": _bound(row)} if bounded else {}))
     text = [_title(question)]
     text += [f"{wrapped(head)}\n{columns(rows, GAP)}" for head, rows in blocks.items() if head]
-    last = [
-        f"{entry['workload']}, {sku['sku']}: {sku['reason']}"
-        for entry in results
-        for sku in entry["skus"]
-        if not sku["fits"]
-    ]
+    last = [f"{entry['workload']}, {text}" for entry in results for text in _unfit(entry)]
     if "" in blocks:
         text.append(columns(blocks[""]))
         last.append(_bases([s | {"extrapolating": False} for s in results[0]["skus"]]).strip())
