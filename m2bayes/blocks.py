@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-SHAPES = 256  # most shapes in one temporary array
+SHAPES = 1024  # most shapes in one temporary array
 HELD = 2**18  # times of all draws of some shapes that are held at once: 2 MB
 AT_ONCE = 2**15  # numbers in one temporary array: 256 kB, several of which fit into a core's L2
 Columns = Mapping[str, np.ndarray]

@@ -74,7 +74,7 @@ def test_each_time_is_computed_once_in_arrays_that_fit_the_cache(samples, count)
     np.testing.assert_array_equal(out, np.outer(np.arange(samples), np.arange(count)) + 1)
     assert counted.times == samples * count
     assert counted.largest <= AT_ONCE
-    assert counted.calls <= 4 * samples * count / AT_ONCE + count / 256 + 2
+    assert counted.calls <= 4 * samples * count / AT_ONCE + count / 1024 + 2
 
 
 def test_ten_times_the_workloads_are_ten_times_the_work():

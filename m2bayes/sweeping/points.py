@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 
 from m2bayes import decision
-from m2bayes.answer import BLOCK, OPERATORS
+from m2bayes.answer import OPERATORS
 from m2bayes.asking import ask, prices_of
 from m2bayes.database import Database, digest
 from m2bayes.errors import DataError, WorkloadError
@@ -27,6 +27,7 @@ from m2bayes.sweeping.grid import QUANTILES, Chunk, Grid
 from m2bayes.workload import Step
 
 SAMPLE = ("chain", "draw")
+HELD = 12_000_000  # kernel times held at once: 96 MB, as large as pays
 
 
 def evaluate(grid: Grid, chunk: Chunk, root: str | None, identity: str) -> dict[str, np.ndarray]:
@@ -62,7 +63,7 @@ def evaluate(grid: Grid, chunk: Chunk, root: str | None, identity: str) -> dict[
     question = _at(_question(grid, grid.dtype[j], root), grid.llm[i], grid.tp[k], root)
     steps = list(grid.steps(chunk.start, chunk.stop))
     samples = question.posterior.sizes["chain"] * question.posterior.sizes["draw"]
-    block = max(1, BLOCK // (samples * question.datasheets.sizes["sku"] * OPERATORS))
+    block = max(1, HELD // (samples * question.datasheets.sizes["sku"] * OPERATORS))
     scenarios = _scenarios(grid, root)
     parts = [_block(question, steps[s : s + block], scenarios) for s in range(0, len(steps), block)]
     return {name: np.concatenate([p[name] for p in parts], axis=1) for name in parts[0]}
