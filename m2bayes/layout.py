@@ -78,8 +78,8 @@ def columns(rows: Sequence[dict[str, Any]], indent: str = "") -> str:
     blocks = [wrapped(indent + "; ".join(said[::-1]), indent)] if said else []
     parts = _parts(heads, table, room)
     for part in parts:
-        kept = [[held[i] for i in part] for held in (heads, table, right)]
-        blocks.append(_aligned(*kept, indent))  # type: ignore[arg-type]
+        own = [heads[i] for i in part], [table[i] for i in part], [right[i] for i in part]
+        blocks.append(_aligned(*own, indent))
     return "\n\n".join(blocks) if len(parts) > 1 else "\n".join(blocks)
 
 
@@ -95,7 +95,7 @@ def _width(head: Sequence[str], column: Sequence[str]) -> int:
 def _headings(names: Sequence[str], table: _Cells, room: int) -> _Cells:
     """Lines of each heading: no more than it takes to fit."""
     heads: _Cells = []
-    for lines in range(1, 1 + max(len(name.split()) for name in names)):
+    for lines in range(1, 1 + max(1, *(len(name.split()) for name in names))):
         heads = [_heading(name, column, lines) for name, column in zip(names, table, strict=True)]
         if _wide(heads, table) <= room:
             break

@@ -89,9 +89,9 @@ class Demand:
             if not 0 < value <= MOST:
                 told = f"{value:g}" if isinstance(value, float) else f"{value}"
                 raise WorkloadError(f"{name} {told}: give {unit} above 0, up to {MOST:,}")
-        for name, t, most in (("ttft", self.ttft, MOST_TTFT), ("tpot", self.tpot, MOST_TPOT)):
-            if most < t < np.inf:
-                raise WorkloadError(f"--{name} {t:g}: beyond {most:g} s; did you mean {t:g}ms?")
+        for name, t, high in (("ttft", self.ttft, MOST_TTFT), ("tpot", self.tpot, MOST_TPOT)):
+            if high < t < np.inf:
+                raise WorkloadError(f"--{name} {t:g}: beyond {high:g} s; did you mean {t:g}ms?")
         if not np.isfinite(self.ttft) and not np.isfinite(self.tpot):
             raise WorkloadError("no target: give --ttft, --tpot or both, in seconds")
         for name, share in (("--percentile", self.level), ("--confidence", self.confidence)):
