@@ -146,3 +146,11 @@ def test_tables_of_the_readme_fit_80_columns(argv, tmp_path, monkeypatch, termin
     assert code == 0, err
     assert widest(out) <= 80, [line for line in out.splitlines() if len(line) > 80]
     assert "\x1b" not in out
+
+
+def test_a_nameless_column_may_be_all_that_is_left(terminal):
+    terminal(40)
+    rows = [{"": name, "first": "x" * 38, "second": "y" * 38} for name in ("one", "two")]
+    lines = columns(rows).splitlines()
+    assert [line.strip() for line in lines[-2:]] == ["one", "two"]
+    assert lines[0] == "first:"

@@ -793,7 +793,80 @@ def rungs() -> str:
     return table([*head, "largest Pareto k", "cells above its bound", "of these refitted"], rows)
 
 
+def benchmark(name: str) -> dict:
+    """Results of one benchmark."""
+    return json.loads((ROOT / "data" / "benchmarks" / f"{name}.json").read_text())["results"]
+
+
+def predict_speed() -> str:
+    """Time and memory of the law on draws."""
+    found = benchmark("predict")
+    ways = found["ways"]
+    by_hand = ways["numba"]["seconds"]
+    rows = [
+        [way, f"{r['seconds']:.2f}", f"{r['seconds'] / by_hand:.2f}", f"{r['memory'] / 1e9:.2f}"]
+        for way, r in ways.items()
+    ]
+    head = ["way", "CPU, s", "over numba", "memory, GB"]
+    text = f"{found['draws']:,} draws × {found['rows']:,} shapes on one SKU, one thread:"
+    return f"{text}\n\n{table(head, rows)}"
+
+
+def predict_growth() -> str:
+    """Time of ten times the shapes."""
+    found = benchmark("predict")["growth"]
+    counts = list(found["ways"]["library"])
+    rows = []
+    for way, by_count in found["ways"].items():
+        seconds = [r["seconds"] for r in by_count.values()]
+        ratio = seconds[-1] / seconds[-2]
+        blank = ["-"] * (len(counts) - len(seconds))
+        rows.append([way, *(f"{s:.3f}" for s in seconds), *blank, f"{ratio:.1f}"])
+    head = ["CPU, s", *(f"{int(count):,} shapes" for count in counts), "last over the one before"]
+    return f"With {found['draws']} draws:\n\n{table(head, rows)}"
+
+
+def sweep_cost() -> str:
+    """What the sweep that was measured took."""
+    found = benchmark("sweep")
+    rows = [
+        ["results", f"{found['results']:,}"],
+        ["joint draws of each", f"{found['draws']}"],
+        ["workers", f"{found['workers']}"],
+        ["CPU of all processes, s", f"{found['cpu']:.0f}"],
+        ["results a CPU second", f"{found['results'] / found['cpu']:.0f}"],
+        ["memory of all processes, GB", f"{found['memory'] / 1e9:.1f}"],
+        ["bytes of a result in the store", f"{found['bytes'] / found['results']:.0f}"],
+        ["writing a chunk, CPU ms", f"{1e3 * found['write']:.0f}"],
+    ]
+    return table(["", "measured"], rows)
+
+
+def sweep_billion() -> str:
+    """The same for a billion results, by proportion."""
+    found, many = benchmark("sweep"), 10**9
+    chunks = many / (found["chunk"] * found["skus"])
+    hours = many * found["cpu"] / found["results"] / 3600
+    rows = [
+        ["CPU hours", f"{hours:.0f}"],
+        ["hours on 16 workers", f"{hours / 16:.1f}"],
+        ["hours on 256 workers", f"{hours / 256:.1f}"],
+        ["over the network, GB", f"{48 * many / 1e9:.0f}"],
+        ["in the store, GB", f"{many * found['bytes'] / found['results'] / 1e9:.0f}"],
+        ["chunks", f"{chunks:,.0f}"],
+        ["files, at five a chunk", f"{5 * chunks:,.0f}"],
+        ["writing them, hours of the one that writes", f"{chunks * found['write'] / 3600:.1f}"],
+    ]
+    return table(["10⁹ results", "by proportion"], rows)
+
+
 BLOCKS = {
+    "docs/speed.md": {
+        "predict speed": predict_speed,
+        "predict growth": predict_growth,
+        "sweep cost": sweep_cost,
+        "sweep billion": sweep_billion,
+    },
     "README.md": {
         "rank prefill:tokens=1024": ranking,
         "plan": plan,
@@ -842,6 +915,7 @@ BLOCKS = {
         "sensitivity questions": sensitive_questions,
         "prior": prior_kernels,
         "prior steps": prior_steps,
+        "loo": rungs,
     },
 }
 
