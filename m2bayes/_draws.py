@@ -43,7 +43,10 @@ def _plain(values: np.ndarray, attrs: Mapping[str, Any] | None = None) -> np.nda
 
 
 def netcdf(draws: xr.Dataset) -> bytes:
-    """Content of the netCDF-4 file of draws; a column of text as numbers of its labels."""
+    """Content of the netCDF-4 file of draws, dims (chain, draw, …) [any unit].
+
+    A column of text is stored as numbers of its labels.
+    """
     for name, held in draws.data_vars.items():
         if held.dtype.kind in "UO":
             labels, at = np.unique(held.values.astype(str), return_inverse=True)
