@@ -127,10 +127,10 @@ def ranking(question: Question, results: Sequence[dict[str, Any]]) -> str:
 
 
 def _unfit(entry: dict[str, Any]) -> list[str]:
-    """Why SKUs do not fit, those with the same reason in one line."""
+    """Why SKUs do not fit, or not in every draw; those with the same reason in one line."""
     found: dict[str, list[str]] = {}
     for sku in entry["skus"]:
-        if not sku["fits"]:
+        if not sku["fits"] or sku["p_fits"] < 1:
             found.setdefault(sku["reason"], []).append(sku["sku"])
     return [f"{', '.join(held)}: {reason}" for reason, held in found.items()]
 

@@ -154,3 +154,18 @@ def test_a_nameless_column_may_be_all_that_is_left(terminal):
     lines = columns(rows).splitlines()
     assert [line.strip() for line in lines[-2:]] == ["one", "two"]
     assert lines[0] == "first:"
+
+
+def test_what_does_not_fit_is_no_row_and_its_reason_is_said_once():
+    argv = ("rank", "--llm", "qwen3-32b", "--sku", "a100", "h100", "h200", "--draws", "100")
+    code, out, _ = run(*argv, "--workload", "decode:batch=32,context=2048", "--quiet")
+    assert code == 0
+    assert "  A100-80GB-SXM, H100-80GB-SXM: does not fit: " in out
+    assert out.count("does not fit") == 1
+
+
+def test_a_card_that_may_not_fit_says_how_likely_it_does():
+    argv = ("rank", "--llm", "qwen3-32b", "--tp", "2", "--sku", "h100", "l40s", "--draws", "200")
+    code, out, _ = run(*argv, "--workload", "decode:batch=32,context=2048", "--quiet")
+    assert code == 0
+    assert "L40S-48GB-PCIe: fits with probability 0." in out
