@@ -1,6 +1,8 @@
 """Laws in blocks: the numbers of one pass, each time computed once, memory that does not grow."""
 
+import importlib.util
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from m2bayes.mechanism.gemm import gemm_terms, gemm_time
 from m2bayes.predictive import predict
 from m2bayes.workload import parse_workload
 
+ROOT = Path(__file__).parents[1]
 H100 = "H100-80GB-SXM"
 
 
@@ -48,6 +51,19 @@ def test_a_law_of_the_wrong_shapes_is_seen(law):
     shifted = {k: np.roll(v, 1, axis=1) for k, v in rows.items()}
     wrong = law_times(gemm_time, shifted, columns) / gemm_time(rows, columns)
     assert abs(wrong - 1).max() > 0.1
+
+
+def test_the_kernel_by_hand_of_the_benchmark_is_the_same_law(monkeypatch):
+    """Or the benchmark would compare two things."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # which it sets: put back afterwards
+    spec = importlib.util.spec_from_file_location("timed", ROOT / "benchmarks" / "predict.py")
+    timed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(timed)
+    ways = timed.ways(8, 300)
+    by_hand = ways["numba"]()
+    assert by_hand.shape == (8, 300)
+    np.testing.assert_allclose(ways["library"](), by_hand, rtol=1e-12)
+    np.testing.assert_array_equal(ways["library"](), ways["one pass"]())
 
 
 class Counter:

@@ -83,6 +83,10 @@ def test_every_file_of_the_database_belongs_to_a_card():
     expected |= {"data/recipes/_recipe.py"}  # what the recipes share
     expected |= {"data/recipes/_source.py"}  # rows of a table that readme.py writes
     expected |= {"data/recipes/residuals.py"}  # works residuals of stored posteriors out anew
+    expected |= {"data/sweeps/example.toml"}  # a grid to begin with, see `m2bayes.sweeping`
+    expected |= {
+        f"data/benchmarks/{n}.json" for n in ("predict", "sweep")
+    }  # made by benchmarks/, of one machine
     expected |= {"data/prices/example.json"}  # made up, see `m2bayes.prices`
     found = {
         str(path.relative_to(ROOT))
