@@ -106,7 +106,7 @@ def _client(distributed: Any, workers: int, scheduler: str | None) -> Iterator[A
         distributed.LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",  # any port: two sweeps may run on one machine
             silence_logs=logging.CRITICAL,
         ) as cluster,
         distributed.Client(cluster) as client,
