@@ -275,7 +275,7 @@ def check(result: dict[str, Any]) -> str:
     """Diagnostics and posterior predictive calibration of a stored posterior."""
     lines = [wrapped(f"{result['posterior']}: {diagnosis(result['checks'])}", GAP)]
     if "skipped" in result:
-        lines.append(wrapped(result["skipped"], GAP))
+        lines.append(result["skipped"])  # holds a command to copy
     else:
         what = "posterior predictive of the rows it was fitted to, each shape as if new (%):"
         lines += [wrapped(what, GAP), score_rows(result["calibration"])]
