@@ -40,7 +40,7 @@ def figures(node):
     if isinstance(node, dict | list):
         for value in node.values() if isinstance(node, dict) else node:
             yield from figures(value)
-    elif isinstance(node, int | float) or node is None:
+    elif isinstance(node, int | float):  # None where a figure has no meaning
         yield node
 
 
