@@ -210,7 +210,9 @@ class Database:
             content = read_json(path, WorkloadError)
             inner = content.get("config")  # a card of the database holds the published file so
             config = inner if isinstance(inner, dict) and "model_type" not in content else content
-            return llm_from_config(config, name=title, origin=name)
+            found = llm_from_config(config, name=title, origin=name)
+            stored = str(content.get("source", "")).partition(" ")[0] if config is inner else ""
+            return replace(found, repository=stored) if stored else found
         aliases: dict[str, str] = {}
         for known in self.llms():
             card = read_json(self.root / FOLDERS["LLM"] / f"{known}.json", WorkloadError)
@@ -288,7 +290,7 @@ class Database:
             text = "no text in UTF-8; unpack or convert it"
             raise DataError(f"{shown(name)}: not a CSV table: {text}") from None
         except pd.errors.EmptyDataError:
-            raise DataError(f"{shown(name)}: the file is empty; give a table with rows") from None
+            raise DataError(f"{shown(name)}: not a CSV table: the file is empty") from None
         except (OSError, ValueError) as error:
             raise DataError(f"{shown(name)}: not a CSV table: {reason(error)}") from None
         twice = head[head.str.strip().duplicated() & head.notna()]
