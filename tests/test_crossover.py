@@ -118,6 +118,6 @@ def test_an_interval_that_ends_with_the_sizes_tried_says_so(
     monkeypatch.setattr(crossover, "step_times", crossing_at(size))
     found = crossover.crossovers(question, results("H200-141GB-SXM", "H100-80GB-SXM", None))
     assert found[0]["interval"]["censored"] == censored
-    line = tables.crossings(found)
+    line = " ".join(tables.crossings(found).split())
     assert told in line
     assert line.endswith(": H200-141GB-SXM before, H100-80GB-SXM after")

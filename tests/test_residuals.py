@@ -199,7 +199,7 @@ def test_other_shapes_do_not_matter(rng):
     """Not to the last bit, across the blocks in which shapes are conditioned."""
     known, asked = made_up(rng, 100), shapes_of(rng, BLOCK + 30)
     whole = moments(asked, sku="A", residuals=known, lengths=LENGTHS)
-    for part in ([0], [BLOCK + 3, 5], range(BLOCK - 2, BLOCK + 30), range(200, -1, -1)):
+    for part in ([0], [BLOCK + 3, 5], range(BLOCK - 2, BLOCK + 30), range(BLOCK + 20, -1, -1)):
         some = moments(asked[list(part)], sku="A", residuals=known, lengths=LENGTHS)
         for name in ("mean", "sd", "shared"):
             np.testing.assert_array_equal(getattr(some, name), getattr(whole, name)[list(part)])

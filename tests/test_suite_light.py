@@ -68,6 +68,9 @@ def test_without_outside_data_the_suite_says_what_it_needs(setting, monkeypatch,
     with pytest.raises(DataError, match=f"set {VARIABLE} to the folder of vidur/"):
         light.run(setting)
     monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(DataError, match=f"vidur/, it is not in {tmp_path}"):
+        light.run(setting)
+    (tmp_path / "vidur").mkdir()
     with pytest.raises(RecordError, match=r"no mlp\.csv in it"):
         light.run(setting)
 

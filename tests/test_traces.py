@@ -458,9 +458,12 @@ def test_without_outside_data_a_suite_says_what_it_needs(suite, database, monkey
     assert suite.JUDGED == ("assembly",)
 
 
-def test_the_folder_of_one_project_is_inside_the_users_folder(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "some/where")
-    assert outside("served", "project") == Path("some/where/project")
+def test_the_folder_of_one_project_is_inside_the_users_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(DataError, match="project/, it is not in"):
+        outside("served", "project")
+    (tmp_path / "project").mkdir()
+    assert outside("served", "project") == tmp_path / "project"
 
 
 # --- the files themselves --------------------------------------------------------------------

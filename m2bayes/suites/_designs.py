@@ -33,6 +33,8 @@ class Design:
         Data set whose loads and cap sweep are read; its clocks are simulated.
     tune, thin : int
         Discarded draws, and draws for each that is kept: fewer where each costs more [1].
+    simulations : int
+        Simulated experiments [1].
     """
 
     skus: tuple[str, ...]
@@ -42,6 +44,7 @@ class Design:
     clock: str | None = None
     tune: int = 400
     thin: int = 32
+    simulations: int = 320
 
 
 def _grid(*sides: tuple[str | int, ...]) -> tuple[tuple[str | int, ...], ...]:
@@ -82,6 +85,7 @@ DESIGNS = {
         "log_tile_overhead_mean",
         tune=300,
         thin=16,
+        simulations=640,  # the first 320 alone are uneven: all count
     ),
     "hier_attention_decode": Design(
         (AMPERE, HOPPER, SISTER),

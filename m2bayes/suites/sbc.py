@@ -45,7 +45,9 @@ def run(setting: Setting) -> dict[str, Any]:
 def _model(setting: Setting, name: str) -> dict[str, Any]:
     """Calibration of one model, and its control."""
     design = _designs.DESIGNS[name]
-    effort = QUICK if setting.quick else sbc.Effort(tune=design.tune, thin=design.thin)
+    effort = (
+        QUICK if setting.quick else sbc.Effort(design.simulations, 31, design.tune, design.thin)
+    )
     inputs = _designs.inputs(setting.database, name)
     model = inputs.build(setting.database.builder(name))
 
