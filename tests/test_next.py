@@ -14,12 +14,13 @@ from m2bayes import options
 from m2bayes.asking import ask
 from m2bayes.information.candidates import HOURS, candidates, losses, readings
 from m2bayes.information.told import advice, table
-from m2bayes.information.worth import worth
+from m2bayes.information.worth import pays, worth
 from m2bayes.question import metric_of, step_times
 from m2bayes.workload import Attention, Kernel, Step, parse_workload
 
 CLOSE = ["--llm", "llama-3.1-8b", "--sku", "h100", "h200", "--workload", "prefill:tokens=1024"]
 FEW = ["--draws", "400"]
+PRICES = {"H100-80GB-SXM": 3.0, "H200-141GB-SXM": 4.0}
 
 
 def question(*argv):
@@ -149,6 +150,36 @@ def test_money_scales_values_and_takes_the_cost_off():
             assert row["net"] == pytest.approx(row["evsi"] - 3 * row["gpu_hours"])
         else:
             assert row["net"] is None
+
+
+TOGETHER = [f"prefill:tokens={t}" for t in (64, 128, 256, 512, 1024, 2048, 4096, 8192)]
+TOGETHER += [f"decode:batch={b},context={c}" for b in (1, 2, 4, 8, 16, 32, 64) for c in (512, 2048)]
+
+
+def test_what_pays_only_together_is_no_reason_to_stop():
+    """Two cards near a tie: a reading of one says little, readings of both most of it."""
+    cards = ["--sku", "h100", "h200", "gb300", "b200"]
+    found = worth(question("--llm", "llama-3.1-8b", *cards, "--workload", *TOGETHER), count=3)
+    steps = found["sequence"]
+    assert not pays(found["candidates"][0], found["least"])
+    assert [pays(step, found["least"]) for step in steps] == [False, True, True]
+    assert not found["stop"]
+    said = list(advice(found))
+    assert said[0] == "none is worth taking alone, 2 together are"
+    assert [line for line in said if line.startswith("take it: ")] == [
+        f"take it: {step['command']}" for step in steps[:2]
+    ]
+
+
+def test_a_sequence_costs_what_all_its_measurements_cost():
+    found = worth(question(*CLOSE, *FEW), count=2, spend=1e6, prices=PRICES)
+    alone = {row["measurement"]: row for row in found["candidates"]}
+    costs = [alone[step["measurement"]]["cost"] for step in found["sequence"]]
+    assert [step["cost"] for step in found["sequence"]] == pytest.approx(np.cumsum(costs))
+    for step in found["sequence"]:
+        assert step["net"] == pytest.approx(step["evsi"] - step["cost"])
+    dear = dict.fromkeys(PRICES, 1e9)
+    assert worth(question(*CLOSE, *FEW), count=2, spend=1e6, prices=dear)["stop"]
 
 
 def test_a_clear_choice_says_stop():

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from m2bayes.information.voi import BEYOND
-from m2bayes.information.worth import SHARE, USD
+from m2bayes.information.worth import SHARE, USD, pays
 from m2bayes.layout import GAP, columns, wrapped
 from m2bayes.tables import share
 
@@ -90,16 +90,22 @@ def _amount(value: float | None, units: str) -> str:
 
 
 def advice(found: Mapping[str, Any]) -> Iterator[str]:
-    """Say when to stop, how to take the first measurement, and how to use it."""
+    """Say when to stop, how to take what is worth taking, and how to use it."""
     if found["stop"]:
         yield (
-            "stop: no single measurement is worth more than its error, its cost, or "
-            f"{found['least']:.3g} {found['units']}; choose {found['choice']}"
+            "stop: no single measurement, nor those together, are worth more than their error, "
+            f"their cost, or {found['least']:.3g} {found['units']}; choose {found['choice']}"
         )
         return
-    first = found["candidates"][0]
-    yield f"take it: {first['command']}"
-    if first["kind"] == "step":
+    taken, steps = found["candidates"][:1], found["sequence"]
+    if not pays(taken[0], found["least"]):
+        needed = next(i for i, row in enumerate(steps) if pays(row, found["least"])) + 1
+        taken = steps[:needed]
+        yield f"none is worth taking alone, {needed} together are"
+    for row in taken:
+        yield f"take it: {row['command']}"
+    kinds = {"step" if row["kind"] == "step" else "kernel" for row in taken}
+    if "step" in kinds:
         yield "use it: m2bayes rank … --calibrate steps.csv (sku, workload, step_time in s)"
-    else:
+    if "kernel" in kinds:
         yield "use it: m2bayes update POSTERIOR FILE.csv --out DIR, then rank --posterior DIR/…"

@@ -60,8 +60,8 @@ def worth(
         ``choice``, ``p_best``, ``expected_regret`` as it stands; ``evpi``; ``candidates`` with
         ``measurement``, ``sku``, ``kind``, ``evsi``, ``evsi_mcse``, ``p_change``, ``resolved``,
         ``gpu_hours``, ``cost``, ``net`` (None without prices), ``command``, the best first;
-        ``sequence``, the values of the first 1, 2, … taken together; ``stop``, whether none is
-        worth taking. Values in ``units``.
+        ``sequence``, the values of the first 1, 2, … taken together; ``stop``, whether neither
+        one alone nor those together are worth taking. Values in ``units``.
     """
     asked = answers(question, ranked)  # refuses what cannot be asked, and what fits nowhere
     loss = losses(question)
@@ -76,13 +76,11 @@ def worth(
         sequence(loss, read, count, advance=advance),
     )
     scale = 1.0 if spend is None else spend
-    rows = [
-        _row(question, c, alone.isel(candidate=i), scale, prices if spend else None)
-        for i, c in enumerate(found)
-    ]
+    paid = prices if spend else None
+    rows = [_row(question, c, alone.isel(candidate=i), scale, paid) for i, c in enumerate(found)]
     rows.sort(key=_order, reverse=True)
+    steps = _steps_of(question, together, found, scale, paid)
     choice = str(standing["choice"].item())
-    best = rows[0] if rows else None
     return {
         "llm": question.llm.name if question.llm else None,
         "workloads": [w.label for w in question.workloads],
@@ -96,12 +94,24 @@ def worth(
         "evpi": float(alone["evpi"]) * scale,
         "evpi_mcse": float(alone["evpi_mcse"]) * scale,
         "candidates": rows,
-        "sequence": _steps_of(question, together, found, scale),
+        "sequence": steps,
         "least": least * scale,
-        "stop": best is None
-        or best["evsi"] < max(least * scale, BEYOND * best["evsi_mcse"])
-        or (best["net"] is not None and best["net"] <= 0),
+        "stop": not any(pays(row, least * scale) for row in (*rows[:1], *steps)),
     }
+
+
+def pays(row: Mapping[str, Any], least: float) -> bool:
+    """Whether one of the ``candidates`` or of the ``sequence`` is worth taking.
+
+    Parameters
+    ----------
+    row : mapping
+        From `worth`.
+    least : float
+        What it must be worth at least, beside its error and its cost [units of its value].
+    """
+    enough = row["evsi"] >= max(least, BEYOND * row["evsi_mcse"])
+    return bool(enough and (row["net"] is None or row["net"] > 0))
 
 
 def _unable(asked: Sequence[Mapping[str, Any]]) -> str:
@@ -166,22 +176,27 @@ def worth_to_plan(
         "evpi": float(alone["evpi"]),
         "evpi_mcse": float(alone["evpi_mcse"]),
         "candidates": sorted(rows, key=_order, reverse=True),
-        "sequence": _steps_of(question, together, found, 1.0),
+        "sequence": _steps_of(question, together, found, 1.0, None),
     }
 
 
 def _steps_of(
-    question: Question, together: xr.Dataset, found: Sequence[Candidate], scale: float
+    question: Question,
+    together: xr.Dataset,
+    found: Sequence[Candidate],
+    scale: float,
+    prices: Mapping[str, float] | None,
 ) -> list[dict[str, Any]]:
-    by_label = {c.label: c for c in found}
-    return [
-        {
-            "measurement": str(c),
-            "command": by_label[str(c)].command(question.llm),
-            **_values(together.isel(candidate=i), scale),
-        }
-        for i, c in enumerate(together["candidate"].values)
-    ]
+    """Rows of a sequence; hours, cost and net value are those of all so far."""
+    by_label, steps = {c.label: c for c in found}, list[dict[str, Any]]()
+    hours, cost = 0.0, None if prices is None else 0.0
+    for i, label in enumerate(together["candidate"].values):
+        row = _row(question, by_label[str(label)], together.isel(candidate=i), scale, prices)
+        hours += row["gpu_hours"]
+        cost = None if cost is None or row["cost"] is None else cost + row["cost"]
+        net = None if cost is None else number(row["evsi"] - cost)
+        steps.append(row | {"gpu_hours": hours, "cost": cost, "net": net})
+    return steps
 
 
 def _values(held: Any, scale: float) -> dict[str, float]:
