@@ -19,10 +19,11 @@ from _source import HEAD as SOURCE_HEAD
 from _source import rows as source_rows
 
 from m2bayes.cli import main as m2bayes
+from m2bayes.database import Database
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIFT = 0.02  # of a figure that is drawn when the documents are checked
-DRAWN = ("rank prefill:tokens=1024", "plan", "what to measure")
+DRAWN = ("rank prefill:tokens=1024", "plan", "what to measure", "settled")
 TARGET = ROOT  # where the documents are
 NARROW = "gemm_fp8-hier_gemm_fp8"
 HIER, CONST = "gemm_bf16-hier_gemm", "gemm_bf16-const_ceiling"
@@ -38,6 +39,10 @@ RANK = [
 NEXT = [
     *("next", "--quiet", "--llm", "llama-3.1-8b", "--sku", "h100", "h200"),
     *("--workload", "prefill:tokens=1024", "--count", "2"),
+]
+DECISION = [
+    *("--quiet", "--llm", "llama-3.1-8b", "--sku", "a100", "card.json", "--tp", "4"),
+    *("--metric", "gemm_time", "--regime", "benchmark", "--workload", "prefill:tokens=4096"),
 ]
 FIGURES = {
     "docs/figures/ranking.svg": [
@@ -64,38 +69,83 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def ranking() -> str:
-    """The block of the ranking that the README shows."""
+def printed(argv: list[str]) -> str:
+    """What a command prints."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        code = m2bayes(RANK)
+        code = m2bayes(argv)
     if code:
         sys.exit(code)
-    return f"```\n{out.getvalue().strip().split(chr(10) * 2)[1]}\n```"
+    return out.getvalue().strip()
+
+
+def typed(argv: list[str], *breaks: str) -> str:
+    """A command as one types it, with a new line before some options."""
+    words = " ".join(word for word in argv if word != "--quiet")
+    for option in breaks:
+        words = words.replace(f" {option}", f" \\\n    {option}")
+    return f"$ m2bayes {words}"
+
+
+def ranking() -> str:
+    """The block of the ranking that the README shows."""
+    return f"```\n{printed(RANK).split(chr(10) * 2)[1]}\n```"
 
 
 def plan() -> str:
     """The block of the plan that the README shows."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        code = m2bayes(PLAN)
-    if code:
-        sys.exit(code)
-    words = " ".join(word for word in PLAN if word != "--quiet")
-    words = words.replace(" --rate", " \\\n    --rate").replace(" --ttft", " \\\n    --ttft")
-    return f"```\n$ m2bayes {words}\n{out.getvalue().strip()}\n```"
+    return f"```\n{typed(PLAN, '--rate', '--ttft')}\n{printed(PLAN)}\n```"
 
 
 def what_to_measure() -> str:
     """The block of the most valuable measurements that the README shows."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        code = m2bayes(NEXT)
-    if code:
-        sys.exit(code)
-    words = " ".join(word for word in NEXT if word != "--quiet")
-    words = words.replace(" --workload", " \\\n    --workload")
-    return f"```\n$ m2bayes {words}\n{out.getvalue().strip()}\n```"
+    return f"```\n{typed(NEXT, '--workload')}\n{printed(NEXT)}\n```"
+
+
+def settled() -> str:
+    """One decision from too close to call to clear: asked, measured with real rows, asked again.
+
+    The card is the L40S under another name and of an architecture of its own, so that predictions
+    have its datasheet alone; the rows are those of the table of rankings that `next` puts first.
+    """
+    base = Database()
+    card = base.sku_card("l40s")[0] | {
+        "name": "NEWCARD-48GB-PCIe",
+        "architecture": "New",
+        "aliases": [],
+    }
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("card.json").write_text(json.dumps(card), encoding="utf-8")
+        found = json.loads(printed(["next", *DECISION, "--repeats", "3", "--json"]))
+        rows = base.table("gemm_bf16_ranking").query("sku == 'L40S-48GB-PCIe'")
+        rows = rows.assign(sku=card["name"])
+        labels = [f"gemm:m={r.M},n={r.N},k={r.K} on {r.sku}" for r in rows.itertuples()]
+        taken = [c["measurement"] for c in found["candidates"] if c["measurement"] in labels][:3]
+        rows[[label in taken for label in labels]].to_csv("rows.csv", index=False)
+        update = ["update", HIER, "rows.csv", "--sku", "card.json", "--out", "updated", "--quiet"]
+        changed = printed(update).split("\n\n")[0]
+        (record,) = Path("updated").glob("*.json")
+        again = ["rank", *DECISION, "--posterior", str(record)]
+        first, last = (printed(a).split("\n\n")[1] for a in (["rank", *DECISION], again))
+    said = ["$ m2bayes next …", "# measured of what it puts first, by three libraries each:"]
+    said += [f"#   {row}, worth {value_of(found, row)}" for row in taken]
+    next_ = "\n".join(said)
+    return "\n".join(
+        [
+            "```",
+            f"{typed(['rank', *DECISION], '--tp', '--workload')}\n{first}\n",
+            f"{next_}\n",
+            f"{typed(update)}\n{changed}\n",
+            f"$ m2bayes rank … --posterior {record}\n{last}",
+            "```",
+        ]
+    )
+
+
+def value_of(found: dict, measurement: str) -> str:
+    """Value of a candidate, in % of the metric."""
+    (row,) = (c for c in found["candidates"] if c["measurement"] == measurement)
+    return f"{100 * row['evsi']:.1f} %"
 
 
 def gemm_cells() -> str:
@@ -871,6 +921,7 @@ BLOCKS = {
         "rank prefill:tokens=1024": ranking,
         "plan": plan,
         "what to measure": what_to_measure,
+        "settled": settled,
         "few cells": few_cells,
         "gemm-cells": gemm_cells,
     },
