@@ -11,19 +11,15 @@ import pandas as pd
 import xarray as xr
 
 from m2bayes.database import Database, Posterior, digest
-from m2bayes.errors import DataError, DatasheetError, RecordError, UnknownNameError
+from m2bayes.errors import RecordError
 from m2bayes.evaluate import by_build, cell_times, median_of_builds, scores
 from m2bayes.inputs import Inputs
 from m2bayes.measurements import checked, content_hash
 from m2bayes.mechanism.laws import LAWS
 from m2bayes.records import ROWS
 from m2bayes.updating.drift import drift
+from m2bayes.updating.refused import sheets_of_rows
 
-OWN = "of your own card give the datasheet with --sku"
-OTHER = (
-    "has other numbers than the datasheet that the posterior was fitted with; give the card, and "
-    "its rows, another name"
-)
 TOLERANCE = 1e-9  # relative, of a log density summed in another order
 
 
@@ -84,7 +80,7 @@ def report(
         "calibration": {},
     }
     if data and not rebuild and (new := _new_rows(database, record, data)) is not None:
-        sheets = _sheets(database.with_cards(cards), record, new, data)
+        sheets, _ = sheets_of_rows(database.with_cards(cards), record, new, data)
         return out | {"drift": drift(draws, new, sheets, tell=tell) | {"posterior": record.name}}
     if data is None and not rebuild and (skipped := _without_rows(database, record)):
         return out | {"skipped": skipped}
@@ -121,21 +117,6 @@ def _new_rows(database: Database, record: Posterior, data: str) -> pd.DataFrame 
     rows = checked(database.table(data), origin=data, law=law)
     times = next(source for source in record.data if source["role"] == "times")
     return None if content_hash(rows) == times["sha256"] else rows
-
-
-def _sheets(database: Database, record: Posterior, rows: pd.DataFrame, data: str) -> xr.Dataset:
-    """Datasheets of the SKUs of new rows."""
-    skus = sorted(rows["sku"].unique())
-    for name in skus:
-        try:
-            card, origin = database.sku_card(name)
-        except UnknownNameError as unknown:
-            raise DataError(f"{data}: column sku: {unknown} ({OWN})") from None
-        if card["name"] != name:
-            raise DataError(f"{data}: column sku: {name!r} is an alias; write {card['name']}")
-        if record.datasheets.get(name, digest(card)) != digest(card):
-            raise DatasheetError(f"{origin}: {name} {OTHER}")
-    return database.datasheets(skus, dtype=record.dtype)
 
 
 def _without_rows(database: Database, record: Posterior) -> str:

@@ -85,7 +85,7 @@ LAYERS = [
     {"feasibility", "drivers"},
     {"answer", "tables", "crossover", "asking", "bottleneck", "surface", "information.candidates"},
     {"posterior", "remarks", "catalogue", "serving.plan", "serving.planned", "information.worth"},
-    {"serving.sizing", "serving.simulated", "information.told"},
+    {"serving.sizing", "serving.simulated", "information.table"},
     {"serving.fleet"},
     {"leaveout", "sbc", "updating.refit", "updating.table", "sweeping.grid"},
     {"sweeping.points", "sweeping.store"},

@@ -13,7 +13,7 @@ from helpers import refusal, run
 from m2bayes import options
 from m2bayes.asking import ask
 from m2bayes.information.candidates import HOURS, candidates, losses, readings
-from m2bayes.information.told import advice, table
+from m2bayes.information.table import advice, table
 from m2bayes.information.worth import pays, worth
 from m2bayes.question import metric_of, step_times
 from m2bayes.workload import Attention, Kernel, Step, parse_workload

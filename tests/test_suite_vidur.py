@@ -237,7 +237,7 @@ def test_rows_that_update_are_of_other_folds(outside, setting, monkeypatch, part
     )
     fold, given = _profiles.folds(table, 3, seed=0), []
 
-    def updated(parent, cells, sheets, **settings):
+    def unsampled(parent, cells, sheets, **settings):
         given.append(cells)
         return SimpleNamespace(draws=parent)
 
@@ -247,7 +247,7 @@ def test_rows_that_update_are_of_other_folds(outside, setting, monkeypatch, part
         asked.append(rows)
         return np.log(rows["op_time"].to_numpy()) + np.zeros((2, 1))
 
-    monkeypatch.setattr(vidur_home, "updated", updated)
+    monkeypatch.setattr(vidur_home, "unsampled", unsampled)
     monkeypatch.setattr(vidur_home, "log_draws", log_draws)
     found = vidur_home.out_of_fold(setting, draws, part, table, fold, timed=10)
     np.testing.assert_allclose(found, np.log([table["op_time"]] * 2), rtol=1e-12)

@@ -19,7 +19,7 @@ from m2bayes.mechanism.laws import LAWS
 from m2bayes.posterior import fit
 from m2bayes.predictive import predict_units
 from m2bayes.updating.condition import evidence, filled, unit, weigh
-from m2bayes.updating.conditioned import PATHS, updated
+from m2bayes.updating.conditioned import PATHS, unsampled, updated
 from m2bayes.updating.coordinates import Coordinates, Variable, contrasts, coordinates, recipe
 from m2bayes.updating.enlarge import equal, with_builds
 from m2bayes.updating.importance import expanded, gaussians, smoothed, weighted
@@ -374,6 +374,12 @@ def test_weights_that_collapse_are_refused_where_only_they_may_be_taken(learnt):
     with pytest.raises(ConvergenceError, match="effective draws, Pareto k") as caught:
         learnt(absurd, "reweighting")
     assert {"pareto_k", "ess"} <= set(caught.value.checks)
+
+
+def test_steps_are_taken_where_weights_leave_too_few_draws(database, synthetic_posterior, rows):
+    asked = synthetic_posterior, rows(NEW, 2, ["vllm"]), database.datasheets([NEW])
+    assert unsampled(*asked, least=10).path == "reweighting"
+    assert unsampled(*asked, least=1e9).path == "steps"
 
 
 def test_a_build_that_nobody_knew_gets_an_effect_of_its_own(database, synthetic_posterior, rows):

@@ -10,7 +10,7 @@ from m2bayes.asking import ask
 from m2bayes.commands._shared import figure_file, print_json, progress, say
 from m2bayes.database import Database
 from m2bayes.errors import WorkloadError
-from m2bayes.information.told import advice, table
+from m2bayes.information.table import advice, table
 from m2bayes.information.worth import worth
 from m2bayes.options import number
 

@@ -13,7 +13,7 @@ from m2bayes.commands._shared import figure_file, print_json, say, teller
 from m2bayes.database import Database
 from m2bayes.drivers import drivers
 from m2bayes.errors import InfeasibleError, WorkloadError
-from m2bayes.information.told import worth_table
+from m2bayes.information.table import worth_table
 from m2bayes.information.worth import worth_to_plan
 from m2bayes.prices import price_draws
 from m2bayes.question import Question, step_times

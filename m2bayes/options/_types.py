@@ -96,6 +96,19 @@ def plot(command: argparse.ArgumentParser, what: str, kinds: Sequence[str] = ())
         )
 
 
+def cards(command: argparse.ArgumentParser, whose: str) -> None:
+    """Add the option that names datasheets of cards that the database lacks."""
+    command.add_argument(
+        "--sku",
+        type=text,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE.json",
+        help=f"datasheets of cards of your own that {whose} has rows of",
+    )
+
+
 def command(
     commands: Any, name: str, help_: str, csv: bool = False, more: str = ""
 ) -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from m2bayes.options._types import command, plot, text
+from m2bayes.options._types import cards, command, plot, text
 
 GEMM_POSTERIOR = "gemm_bf16-hier_gemm"
 SUITES = (
@@ -48,15 +48,7 @@ def add(commands: Any) -> None:
         metavar="FILE.csv",
         help="new rows: do they agree with it? or those it was fitted to, where not included",
     )
-    check.add_argument(
-        "--sku",
-        type=text,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE.json",
-        help="datasheets of cards of your own that --data has rows of",
-    )
+    cards(check, "--data")
     check.add_argument(
         "--fingerprint", action="store_true", help="rebuild the model too and compare its density"
     )

@@ -6,13 +6,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
-from m2bayes.errors import ConvergenceError
 from m2bayes.evaluate import averaged, by_build, cell_times, median_of_builds, of_sku, scores
 from m2bayes.measurements import checked, runs_by_cell
-from m2bayes.updating.conditioned import Updated, updated
+from m2bayes.updating.conditioned import unsampled
 from m2bayes.updating.design import design, places_of
 
 if TYPE_CHECKING:
@@ -64,7 +62,7 @@ def run(setting: Setting) -> dict[str, Any]:
                 if n:
                     chosen = cells.iloc[design(places, n, seed=setting.seed + i)]
                     table = checked(rows.merge(chosen), origin=DATA[0])
-                    done = _updated(draws, table, sheet, seed=setting.seed + i)
+                    done = unsampled(draws, table, sheet, seed=setting.seed + i, least=LEAST)
                     paths[str(n)][done.path] += 1
                     changed = done.draws
                 found.append(_scored(changed, own, sheet, setting.seed))
@@ -73,14 +71,6 @@ def run(setting: Setting) -> dict[str, Any]:
         held["mean"] = averaged(held)
     out["paths"] = {n: dict(sorted(held.items())) for n, held in paths.items() if held}
     return out
-
-
-def _updated(draws: xr.Dataset, rows: pd.DataFrame, sheet: xr.Dataset, *, seed: int) -> Updated:
-    """Update by weights, else by steps, however many: nothing is sampled here."""
-    try:
-        return updated(draws, rows, sheet, seed=seed, path="reweighting", least=LEAST)
-    except ConvergenceError:
-        return updated(draws, rows, sheet, seed=seed, path="steps")
 
 
 def _scored(

@@ -45,9 +45,9 @@ def run(setting: Setting) -> dict[str, Any]:
 def _model(setting: Setting, name: str) -> dict[str, Any]:
     """Calibration of one model, and its control."""
     design = _designs.DESIGNS[name]
-    effort = (
-        QUICK if setting.quick else sbc.Effort(design.simulations, 31, design.tune, design.thin)
-    )
+    effort = QUICK
+    if not setting.quick:
+        effort = sbc.Effort(design.simulations, tune=design.tune, thin=design.thin)
     inputs = _designs.inputs(setting.database, name)
     model = inputs.build(setting.database.builder(name))
 
@@ -65,17 +65,17 @@ def _model(setting: Setting, name: str) -> dict[str, Any]:
         ),
     }
     out: dict[str, Any] = {}
-    for part, (lengths, change) in parts.items():
+    for part, (some, change) in parts.items():
         seed = setting.seed + 1000 * bool(part)
-        simulated = sbc.simulate(model, lengths.simulations, seed=seed, **change)
-        file = _cache() / f"{sbc.key(mark, lengths, seed, change, versions())}.json"
+        simulated = sbc.simulate(model, some.simulations, seed=seed, **change)
+        file = _cache() / f"{sbc.key(mark, some, seed, change, versions())}.json"
         title = f"{name} {part}".strip()
 
         def tell(text: str, title: str = title) -> None:
             setting.tell(f"{title}: {text}")
 
-        found = sbc.ranks(compiled, simulated, lengths, file=file, tell=tell)
-        out[part] = judged(found, lengths.kept)
+        found = sbc.ranks(compiled, simulated, some, file=file, tell=tell)
+        out[part] = judged(found, some.kept)
     control = {"factor": factor, "shift": SHIFT, **out["control"]}
     own = {
         "effort": asdict(effort) | {"longer": list(effort.longer)},

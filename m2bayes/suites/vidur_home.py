@@ -10,7 +10,6 @@ import xarray as xr
 
 from m2bayes._random import labelled_rng
 from m2bayes.database import sha256
-from m2bayes.errors import ConvergenceError
 from m2bayes.measurements import checked
 from m2bayes.mechanism.laws import Law
 from m2bayes.predictive import law_of
@@ -30,7 +29,7 @@ from m2bayes.suites._profiles import (
     tables,
     unfitted,
 )
-from m2bayes.updating.conditioned import updated
+from m2bayes.updating.conditioned import unsampled
 from m2bayes.vidur import BACKEND, VERSION
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def out_of_fold(
 ) -> np.ndarray:
     """Log times [s] after a few rows of each operator from other folds, dims (draw, row).
 
-    The rows are read as `m2bayes.updating.conditioned.updated` reads any: as a benchmark's, of a
+    The rows are read as `m2bayes.updating.conditioned.unsampled` reads any: as a benchmark's, of a
     build of their own, which is then predicted.
 
     Parameters
@@ -143,11 +142,7 @@ def out_of_fold(
         picked = table[fold != held].groupby("op").sample(timed, random_state=rng)
         cells = measured(law_of(draws), picked)
         setting.tell(f"updating with {len(cells)} cells of {part}, fold {held}")
-        settings: dict[str, Any] = {"seed": setting.seed, "tell": setting.tell}
-        try:
-            new = updated(draws, cells, sheet, **settings).draws
-        except ConvergenceError:  # by steps, however many: nothing is sampled here
-            new = updated(draws, cells, sheet, path="steps", **settings).draws
+        new = unsampled(draws, cells, sheet, seed=setting.seed, tell=setting.tell).draws
         asked = table[fold == held]
         found.append(log_draws(setting, new, part, asked, OTHER, backend=BACKEND))
     out = np.empty((len(found[0]), len(table)))

@@ -124,6 +124,26 @@ def updated(
     return Updated(whole, parent, ready, table, units, taken, figures, found, seed)
 
 
+def unsampled(
+    parent: xr.Dataset,
+    table: pd.DataFrame,
+    sheets: xr.Dataset,
+    *,
+    seed: int = 0,
+    least: float = LEAST,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Updated:
+    """Condition draws by weights where they last, else by steps, however many; sample nothing.
+
+    Parameters as of `updated`, dims (chain, draw, sku, architecture), (row,), (sku,) [s, 1].
+    """
+    settings: dict[str, Any] = {"seed": seed, "least": least, "tell": tell}
+    try:
+        return updated(parent, table, sheets, path="reweighting", **settings)
+    except ConvergenceError:
+        return updated(parent, table, sheets, path="steps", **settings)
+
+
 def _first(
     start: xr.Dataset,
     rows: Mapping[str, pd.DataFrame],

@@ -1,4 +1,4 @@
-"""Rows that an update must not learn from: of other kernels, known already, or in another unit."""
+"""Rows that a posterior must not be held against: of other cards, kernels or units, or known."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from m2bayes.database import Database
-from m2bayes.errors import DataError
+from m2bayes.database import Database, digest
+from m2bayes.errors import DataError, DatasheetError, UnknownNameError
 from m2bayes.kernels import unit_labels, unit_sheets
 from m2bayes.measurements import checked
 from m2bayes.mechanism.laws import LAWS, Law
@@ -20,6 +20,46 @@ from m2bayes.updating.enlarge import with_builds
 TIMES = ("times", "shapes")  # roles of kernel times that a posterior was fitted to
 PHASES = ("prefill", "decode")
 BEYOND = 30.0  # times the expected that the middle row takes only in another unit
+
+
+def sheets_of_rows(
+    database: Database, record: Posterior, rows: pd.DataFrame, file: str
+) -> tuple[xr.Dataset, dict[str, str]]:
+    """Datasheets of the SKUs of new rows, dims (sku,), and their digests.
+
+    Parameters
+    ----------
+    database : Database
+        With the user's own cards, see `m2bayes.database.Database.with_cards`.
+    record : Posterior
+        That the rows are held against; its cards have the numbers that it was fitted with.
+    rows : DataFrame, dims (row,)
+        Times [s] of some SKUs.
+    file : str
+        Where they are from, for messages.
+
+    Raises
+    ------
+    DataError, DatasheetError
+        For a SKU that is unknown or an alias, and for a card of other numbers.
+    """
+    digests = {}
+    for sku in sorted(rows["sku"].unique()):
+        try:
+            card, origin = database.sku_card(sku)
+        except UnknownNameError as unknown:
+            raise DataError(
+                f"{file}: column sku: {unknown} (of your own card give the datasheet with --sku)"
+            ) from None
+        if card["name"] != sku:
+            raise DataError(f"{file}: column sku: {sku!r} is an alias; write {card['name']}")
+        digests[sku] = digest(card)
+        if record.datasheets.get(sku, digests[sku]) != digests[sku]:
+            raise DatasheetError(
+                f"{origin}: {sku} has other numbers than the datasheet that the "
+                "posterior was fitted with; give the card, and its rows, another name"
+            )
+    return database.datasheets([*digests], dtype=record.dtype), digests
 
 
 def refuse_foreign(record: Posterior, law: Law, table: pd.DataFrame, file: str) -> None:

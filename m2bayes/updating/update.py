@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import xarray as xr
 
 from m2bayes._files import write_whole
-from m2bayes.database import Database, digest, store
-from m2bayes.errors import DataError, DatasheetError, RecordError, UnknownNameError
+from m2bayes.database import Database, store
+from m2bayes.errors import DataError, RecordError, UnknownNameError
 from m2bayes.inputs import Inputs
 from m2bayes.measurements import checked, content_hash
 from m2bayes.mechanism.laws import LAWS
@@ -24,7 +23,12 @@ from m2bayes.records import ROWS, Assembly, Posterior
 from m2bayes.updating.condition import Unit
 from m2bayes.updating.conditioned import PATHS, Sampled, Updated, updated
 from m2bayes.updating.moves import moves
-from m2bayes.updating.refused import refuse_foreign, refuse_known, refuse_other_unit
+from m2bayes.updating.refused import (
+    refuse_foreign,
+    refuse_known,
+    refuse_other_unit,
+    sheets_of_rows,
+)
 
 LONGEST = 120  # name of a posterior
 Tell = Callable[[str], None]
@@ -109,7 +113,7 @@ def update(
     law = LAWS[database.model(record.model).law]
     rows = checked(table, origin=file, law=law)
     refuse_foreign(record, law, table, file)
-    sheets, digests = _datasheets(database, record, rows, file, cards)
+    sheets, digests = sheets_of_rows(database.with_cards(cards), record, rows, file)
     old = past_rows(database, posterior)
     refuse_known(database, record, rows, old, file)
     refuse_other_unit(parent, rows, sheets, file)
@@ -149,29 +153,6 @@ def _part(database: Database, assembly: Assembly, table: pd.DataFrame, file: str
             "with --part"
         )
     return fitting[0]
-
-
-def _datasheets(
-    database: Database, record: Posterior, rows: pd.DataFrame, file: str, cards: Sequence[str]
-) -> tuple[xr.Dataset, dict[str, str]]:
-    """Datasheets of the SKUs of `rows`, and their digests."""
-    database, digests = database.with_cards(cards), {}
-    for sku in sorted(rows["sku"].unique()):
-        try:
-            card, origin = database.sku_card(sku)
-        except UnknownNameError as unknown:
-            raise DataError(
-                f"{file}: column sku: {unknown} (of your own card give the datasheet with --sku)"
-            ) from None
-        if card["name"] != sku:
-            raise DataError(f"{file}: column sku: {sku!r} is an alias; write {card['name']}")
-        digests[sku] = digest(card)
-        if record.datasheets.get(sku, digests[sku]) != digests[sku]:
-            raise DatasheetError(
-                f"{origin}: {sku} has other numbers than the datasheet that the "
-                "posterior was fitted with; give the card, and its rows, another name"
-            )
-    return database.datasheets([*digests], dtype=record.dtype), digests
 
 
 def past_rows(database: Database, name: str) -> pd.DataFrame | None:
