@@ -713,12 +713,16 @@ def p_value(value: float) -> str:
 
 def calibrated() -> str:
     """Evenness of ranks by model, and of the control."""
-    rows = []
-    for name, held in results("sbc")["models"].items():
+    rows, models = [], results("sbc")["models"]
+    named = {f"`{name}`": held for name, held in models.items()}
+    for name, held in models.items():
+        if "first" in held:
+            named[f"`{name}`, the first of them"] = held | held["first"]
+    for name, held in named.items():
         control = held["control"]
         rows.append(
             [
-                f"`{name}`",
+                name,
                 *(str(n) for n in (len(held["p"]), held["cells"], held["ranked"])),
                 *(str(n) for n in (held["longer"], held["divergences"])),
                 f"{p_value(held['holm_min'])} (`{held['worst']}`)",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 DATA = ("clock_sustained",)
 JUDGED = ("assembly", "baseline", "narrow")  # fields of the setting
+PLANNED = sbc.Effort().simulations
 CONTROL = 100  # simulations of the control
 SHIFT = 2.0  # of the control's prior, in its own standard deviations
 QUICK = sbc.Effort(simulations=4, kept=7, tune=100, thin=4, ess=0.0, longer=(1,))
@@ -33,7 +34,8 @@ def run(setting: Setting) -> dict[str, Any]:
     dict
         ``scales``: whether the spreads of the hierarchy are fixed or sampled; ``models``: as from
         `m2bayes._ranks.judged`, with ``effort``, ``labels``, ``cells`` and the ``control``: the
-        same of simulations whose ``factor`` was drawn from a prior higher by ``shift`` sd.
+        same of simulations whose ``factor`` was drawn from a prior higher by ``shift`` sd. Where
+        more than `PLANNED` simulations ran, ``first`` is the verdict of those alone.
     """
     names = [SMALLEST] if setting.quick else list(_designs.DESIGNS)
     return {
@@ -76,6 +78,8 @@ def _model(setting: Setting, name: str) -> dict[str, Any]:
 
         found = sbc.ranks(compiled, simulated, some, file=file, tell=tell)
         out[part] = judged(found, some.kept)
+        if len(found) > PLANNED:
+            out[part]["first"] = judged(found[:PLANNED], some.kept)
     control = {"factor": factor, "shift": SHIFT, **out["control"]}
     own = {
         "effort": asdict(effort) | {"longer": list(effort.longer)},
