@@ -882,13 +882,13 @@ def predict_growth() -> str:
 
 def sweep_cost() -> str:
     """What the sweep that was measured took."""
-    found, one = benchmark("sweep"), benchmark("sweep_one")
+    found, one, two = (benchmark(n) for n in ("sweep", "sweep_one", "sweep_two"))
     rows = [
         ["results", f"{found['results']:,}"],
         ["joint draws of each", f"{found['draws']}"],
         ["workers", f"{found['workers']}"],
         ["time, s", f"{found['wall']:.0f}"],
-        ["time with one worker over that", f"{one['wall'] / found['wall']:.2f}"],
+        [f"one worker over two, {two['results']:,}", f"{one['wall'] / two['wall']:.2f} ×"],
         ["CPU of all processes, s", f"{found['cpu']:.0f}"],
         ["results a CPU second", f"{found['results'] / found['cpu']:.0f}"],
         ["memory of all processes, GB", f"{found['memory'] / 1e9:.1f}"],
