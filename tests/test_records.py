@@ -85,7 +85,8 @@ def test_every_file_of_the_database_belongs_to_a_card():
     expected |= {"data/recipes/residuals.py"}  # works residuals of stored posteriors out anew
     expected |= {"data/sweeps/example.toml"}  # a grid to begin with, see `m2bayes.sweeping`
     expected |= {
-        f"data/benchmarks/{n}.json" for n in ("predict", "sweep", "sweep_one", "sweep_two")
+        f"data/benchmarks/{n}.json"
+        for n in ("gradient", "predict", "sweep", "sweep_one", "sweep_two")
     }  # made by benchmarks/, of one machine
     expected |= {"data/prices/example.json"}  # made up, see `m2bayes.prices`
     found = {
