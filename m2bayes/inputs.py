@@ -134,6 +134,10 @@ class Inputs:
             return replace(self, clock=clock)
         return replace(self, times=rest(self.times), shapes=rest(self.shapes), clock=clock)
 
+    def more(self, times: pd.DataFrame) -> Inputs:
+        """Add rows of kernel times [s], dims (row,), of SKUs whose datasheets are here."""
+        return replace(self, times=pd.concat([self.times, times], ignore_index=True))
+
     def cells(self) -> xr.Dataset:
         """Kernel times, dims (cell, run) [s]."""
         return runs_by_cell(self.times, skus=self.skus, law=self.law)

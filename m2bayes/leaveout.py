@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -18,6 +19,10 @@ from m2bayes.diagnostics import diagnostics
 from m2bayes.errors import RecordError
 from m2bayes.inputs import Inputs
 from m2bayes.kernels import card_of
+from m2bayes.measurements import content_hash
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CHAINS, TARGET = 4, 0.9
 LENGTHS = {True: (200, 300), False: (500, 500)}  # draws and tuning, of kernels' laws and of cards'
@@ -58,7 +63,13 @@ class LeftOut:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         self.cache = cache or Path(home) / "m2bayes" / "left-out"
 
-    def fit(self, skus: Sequence[str], *, telemetry_only: bool = False) -> xr.Dataset:
+    def fit(
+        self,
+        skus: Sequence[str],
+        *,
+        telemetry_only: bool = False,
+        kept: pd.DataFrame | None = None,
+    ) -> xr.Dataset:
         """Draws of the fit without `skus`, which prediction then treats as never measured.
 
         Parameters
@@ -67,6 +78,8 @@ class LeftOut:
             Left out of times, telemetry and shapes.
         telemetry_only : bool
             Leave only their clock telemetry out.
+        kept : DataFrame, optional
+            The times of theirs that stay, some of each: then they are measured SKUs, by these.
 
         Returns
         -------
@@ -74,16 +87,18 @@ class LeftOut:
             As from `m2bayes.database.Database.draws`.
         """
         inputs = self.inputs.without(list(skus), telemetry_only=telemetry_only)
-        file = self.cache / f"{self._key(skus, telemetry_only)}.nc"
+        if kept is not None:
+            inputs = inputs.more(kept)
+        file = self.cache / f"{self._key(skus, telemetry_only, kept)}.nc"
         if not file.is_file():
             self.tell(f"fitting without {', '.join(skus)}")
             self.cache.mkdir(parents=True, exist_ok=True)
             write_draws(self._sample(inputs), file)
         draws = read_draws(file)
-        if not telemetry_only:
+        if not telemetry_only and kept is None:
             draws = draws.sel(sku=[s for s in inputs.skus if card_of(s) not in skus])
-            kept = set(inputs.datasheets["architecture"].sel(sku=draws["sku"]).values.astype(str))
-            draws = draws.sel(architecture=sorted(kept))
+            rest = set(inputs.datasheets["architecture"].sel(sku=draws["sku"]).values.astype(str))
+            draws = draws.sel(architecture=sorted(rest))
         draws = labelled(draws, self.card, name=self.record.name, dtype=self.record.dtype)
         if len(inputs.shapes) == 0:
             return draws
@@ -91,8 +106,12 @@ class LeftOut:
         found = replace(inputs, datasheets=held)
         return draws.merge(found.residuals(draws, self.card)).assign_attrs(draws.attrs)
 
-    def _key(self, skus: Sequence[str], telemetry_only: bool) -> str:
+    def _key(
+        self, skus: Sequence[str], telemetry_only: bool, kept: pd.DataFrame | None = None
+    ) -> str:
         what = [self.record.fingerprint, self.record.data, sorted(skus), telemetry_only]
+        if kept is not None:
+            what.append(content_hash(kept))
         settings = [*self.length, CHAINS, TARGET, self.seed, self.record.versions]
         return hashlib.sha256(json.dumps([what, settings]).encode()).hexdigest()[:24]
 

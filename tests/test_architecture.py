@@ -96,7 +96,7 @@ LAYERS = [
     {"updating.drift"},
     {"checking", "doctor", "suites._grid", "suites._steps", "suites._forest", "suites.rivals"},
     {"suites.gemm_fp8", "suites._scalars", "suites.few_shot"},
-    {"suites.served_e2e"},
+    {"suites.served_e2e", "suites.refit"},
     {"suites.gemm_cells", "suites.gemm_transfer", "suites.clock", "suites.eta", "suites.attention"},
     {
         "suites.ranking",
@@ -149,7 +149,7 @@ UPDATING = (
     "updating.drift",
     "checking",
 )
-UPDATING += ("suites.few_shot",)
+UPDATING += ("suites.few_shot", "suites.refit")
 # Third parties at module level; modules that are not named here have ARRAYS.
 AT_MODULE_LEVEL = {
     "cli": set(),

@@ -11,6 +11,7 @@ SUITES = (
     "gemm-cells",
     "gemm-transfer",
     "few-shot",
+    "refit",
     "clock",
     "eta",
     "ranking",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -13,6 +14,9 @@ from m2bayes.database import Database
 from m2bayes.kernels import card_of
 from m2bayes.leaveout import LeftOut
 from m2bayes.step import spaced
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DRAWS = 50  # of each chain
 
@@ -35,17 +39,23 @@ def _few(root: Path, name: str, digest: str) -> xr.Dataset:
 class Forgotten(LeftOut):
     """Stored posteriors that forget some SKUs, where a fit without them would take minutes."""
 
-    def fit(self, skus: Sequence[str], *, telemetry_only: bool = False) -> xr.Dataset:
+    def fit(
+        self,
+        skus: Sequence[str],
+        *,
+        telemetry_only: bool = False,
+        kept: pd.DataFrame | None = None,
+    ) -> xr.Dataset:
         """Stored draws without the factors and discrepancies of `skus`, dims kept.
 
         What the levels above learnt of them stays: no figure of it is a held-out one.
         """
         draws = self.database.draws(self.record.name)
-        if telemetry_only:
+        if telemetry_only or kept is not None:
             return draws
-        kept = [str(s) for s in draws["sku"].values if card_of(str(s)) not in skus]
-        families = self.inputs.datasheets["architecture"].sel(sku=kept).values.astype(str)
-        found = draws.sel(sku=kept, architecture=sorted(set(families)))
+        others = [str(s) for s in draws["sku"].values if card_of(str(s)) not in skus]
+        families = self.inputs.datasheets["architecture"].sel(sku=others).values.astype(str)
+        found = draws.sel(sku=others, architecture=sorted(set(families)))
         if "residual_sku" in found:
             known = [card_of(str(s)) not in skus for s in found["residual_sku"].values]
             found = found.isel(cell=np.flatnonzero(known))
