@@ -8,12 +8,16 @@ from typing import Any
 
 from m2bayes._files import read_json
 from m2bayes.contraction import factor_rows
-from m2bayes.database import Database, read_card
+from m2bayes.database import Database, Posterior, read_card
 from m2bayes.errors import RecordError, UnknownNameError
 from m2bayes.kernels import card_of, unit_sheets
 from m2bayes.predictive import law_of
-from m2bayes.tables import diagnosis
 
+CHECKS = {
+    "R-hat": ("rhat_max", ".4f"),
+    "ESS bulk": ("ess_bulk_min", ".0f"),
+    "ESS tail": ("ess_tail_min", ".0f"),
+}
 NAMED = ("assemblies", "posteriors", "models", "data", "llms", "skus")
 
 
@@ -41,16 +45,20 @@ def listing(database: Database, kind: str) -> list[dict[str, Any]]:
         return [{"model": n, "title": database.model(n).title} for n in database.models()]
     if kind == "data":
         records = [database.data_record(n) for n in database.data()]
-        here = ["yes" if database.included(r.name) else "rows not included" for r in records]
+        here = ["yes" if database.included(r.name) else "no" for r in records]
         pairs = zip(records, here, strict=True)
         return [{"data": r.name, "rows": r.rows, "here": h, "title": r.title} for r, h in pairs]
-    found = [database.posterior(n) for n in database.posteriors()]
-    rows = [{"posterior": p.name, "diagnostics": diagnosis(p.checks)} for p in found]
+    fits = [database.posterior(name) for name in database.posteriors()]
     whole = [database.assembly(name) for name in database.assemblies()]
-    return rows + [
-        {"posterior": a.name, "diagnostics": f"assembly of {len(a.parts)} posteriors"}
-        for a in whole
+    return [_fit_row(fit) for fit in fits] + [
+        {"posterior": a.name, "parts": len(a.parts), **dict.fromkeys(CHECKS, "-")} for a in whole
     ]
+
+
+def _fit_row(fit: Posterior) -> dict[str, Any]:
+    """Name and diagnostics of one fit; none that is stored has a divergence."""
+    numbers = {heading: f"{fit.checks[key]:{form}}" for heading, (key, form) in CHECKS.items()}
+    return {"posterior": fit.name, "parts": "-", **numbers}
 
 
 def found(database: Database, name: str) -> dict[str, Any]:
