@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 NO_LABELS = b"This is a netCDF dimension but not a netCDF variable"
+SCALES = "DIMENSION_LIST"  # attribute that refers to the dimensions of a variable
 LABELS = "labels"  # attribute of a variable that holds numbers of labels
 
 
@@ -19,19 +20,20 @@ def read_draws(file: Path) -> xr.Dataset:
     import h5py
 
     with h5py.File(file) as stored:
+        held = dict(stored.items())
         names = {
-            name: [stored[ref[0]].name[1:] for ref in held.attrs["DIMENSION_LIST"]]
-            for name, held in stored.items()
-            if "DIMENSION_LIST" in held.attrs
+            v: [h5py.h5r.get_name(ref[0], stored.id).decode()[1:] for ref in item.attrs[SCALES]]
+            for v, item in held.items()
+            if SCALES in item.attrs
         }
         dims = {d for dims in names.values() for d in dims}
         # a dimension without labels is a dataset too, whose name says that it is no variable
-        labels = {d for d in dims if NO_LABELS not in bytes(stored[d].attrs.get("NAME", b""))}
-        held = {v: stored[v].asstr() if stored[v].dtype.kind == "O" else stored[v] for v in names}
-        held |= {d: stored[d].asstr() if stored[d].dtype.kind == "O" else stored[d] for d in labels}
+        labels = {d for d in dims if NO_LABELS not in bytes(held[d].attrs.get("NAME", b""))}
+        text = {v: held[v].asstr() for v in (*names, *labels) if held[v].dtype.kind == "O"}
+        read = held | text
         return xr.Dataset(
-            {v: (names[v], _plain(held[v][:], stored[v].attrs)) for v in sorted(names)},
-            coords={d: _plain(held[d][:]) for d in labels},
+            {v: (names[v], _plain(read[v][()], held[v].attrs)) for v in sorted(names)},
+            coords={d: _plain(read[d][()]) for d in labels},
         )
 
 
