@@ -5,8 +5,8 @@ What is learnt is one additive scalar, and how far the timings stray from the pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from m2bayes.errors import DataError
 
 SPREADS = (0.005, 1.0)  # [1] range of both spreads
 GRID = 25  # values of each spread
+RUN = 0.02  # [1] run-to-run spread of a timed step: how well a timing tells its own misfit
 LEAST = 0.1  # [1] a calibrated step keeps at least this share of the predicted time
 
 
@@ -31,11 +32,15 @@ class Calibration:
     group_spread : ndarray, dims (draw,)
         Relative misfit that the cells of a group, such as an LLM, share, against the mean of the
         calibrated groups [1].
+    timed : mapping of (ndarray, int)
+        By the label of a timed cell: log of its time over `point`, dims (draw,) [1], a mean over
+        its timings, and their number.
     """
 
     host: np.ndarray
     spread: np.ndarray
     group_spread: np.ndarray
+    timed: Mapping[str, tuple[np.ndarray, int]] = field(default_factory=dict)
 
     def point(self, predicted: np.ndarray) -> np.ndarray:
         """Predicted plus host time, without misfit [s], dims (draw, obs).
@@ -55,10 +60,10 @@ class Calibration:
         label: Sequence[str] | None = None,
         seed: int = 0,
     ) -> np.ndarray:
-        """Times of cells that took no part in the calibration [s], dims (draw, obs).
+        """Times of cells [s], dims (draw, obs).
 
-        Each group and each cell draws a misfit anew: what the calibration cells of the same
-        group say of theirs is not used.
+        A cell whose label was timed keeps the misfit that its timings show, but for their run
+        noise. Each other cell, and each group, draws a misfit anew.
 
         Parameters
         ----------
@@ -87,7 +92,15 @@ class Calibration:
         }
         misfit = self.spread[:, None] * noise
         misfit += self.group_spread[:, None] * np.stack([shared[g] for g in labels], axis=1)
+        for i in [i for i, name in enumerate(names) if name in self.timed]:
+            misfit[:, i] = self._known(*self.timed[names[i]], noise[:, i])
         return self.point(predicted) * np.exp(misfit)
+
+    def _known(self, shown: np.ndarray, count: int, normal: np.ndarray) -> np.ndarray:
+        """Misfit of a timed cell [1], dims (draw,): normal, given what its timings show of it."""
+        prior, error = self.spread**2 + self.group_spread**2, RUN**2 / count
+        kept = prior / (prior + error)
+        return kept * shown + np.sqrt(kept * error) * normal
 
 
 def host_scalar(
@@ -98,6 +111,7 @@ def host_scalar(
     prior_spread: float = 0.1,
     prior_group_spread: float = 0.1,
     group: Sequence[str] | None = None,
+    label: Sequence[str] | None = None,
     scale: np.ndarray | None = None,
     spread: float | None = None,
     group_spread: float | None = None,
@@ -138,6 +152,8 @@ def host_scalar(
         Scales of the half-normal priors of σ and τ [1].
     group : sequence of str, dims (obs,)
         What may err together, such as the LLM; one group if it is left out.
+    label : sequence of str, dims (obs,)
+        Name of each cell, by which `Calibration.applied` finds it again; none if it is left out.
     scale : ndarray, dims (obs,)
         Time to which the misfit is relative [s]; the observed time if it is left out, which
         favours short times a little (a share of σ², 1 % at σ = 0.1).
@@ -184,7 +200,17 @@ def host_scalar(
     at = (share < rng.random(len(x)) * share[-1]).sum(axis=0)
     i, j = np.divmod(at, len(tau))
     host = mean[i, j, np.arange(len(x))] + sd[i, j, 0] * rng.standard_normal(len(x))
-    return Calibration(host, sigma[i], tau[j] * np.sqrt(1 + 1 / (labels.max() + 1)))
+    found = Calibration(host, sigma[i], tau[j] * np.sqrt(1 + 1 / (labels.max() + 1)))
+    return found if label is None else replace(found, timed=_timed(found, x, y, label))
+
+
+def _timed(
+    found: Calibration, x: np.ndarray, y: np.ndarray, label: Sequence[str]
+) -> dict[str, tuple[np.ndarray, int]]:
+    """Mean misfit of each label [1], dims (draw,), and how many timings it has."""
+    shown = np.log(y / found.point(x))
+    at = {name: [i for i, own in enumerate(label) if own == name] for name in label}
+    return {name: (shown[:, own].mean(axis=1), len(own)) for name, own in at.items()}
 
 
 def _contrasts(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

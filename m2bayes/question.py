@@ -18,8 +18,9 @@ from m2bayes.operators import HEAD, attention_cells, operators
 from m2bayes.predictive import backends, law_of, predict
 from m2bayes.prices import Prices, price_draws, require
 from m2bayes.quantisation import FORMATS, computes_in, of_dtype
+from m2bayes.residency import read_bytes
 from m2bayes.step import PARTS, capped_share, operator_times, spaced
-from m2bayes.timings import Timing
+from m2bayes.timings import Timing, refuse
 from m2bayes.workload import Attention, Step, Workload, gemm_cells
 
 # metric -> units
@@ -270,30 +271,51 @@ def host_time(question: Question, sku: str, timings: Sequence[Timing]) -> Calibr
         Whose steps were timed.
     timings : sequence of Timing
         Its measured steps [s]; the same step twice counts twice.
+
+    Raises
+    ------
+    DataError
+        For a time that the card cannot reach, or that only another unit explains.
     """
     steps = list(dict.fromkeys(t.workload for t in timings))
     own = replace(question, datasheets=question.datasheets.sel(sku=[sku]), workloads=steps)
     whole = step_times(own, steps).sum("op").transpose("chain", "draw", "sku", "workload")
-    flat = whole.values.reshape(-1, len(steps))
     at = [steps.index(t.workload) for t in timings]
-    observed = np.array([t.step_time for t in timings])
-    return host_scalar(flat[:, at], observed, seed=question.seed)
+    predicted = whole.values.reshape(-1, len(steps))[:, at]
+    bandwidth = float(of_dtype(own.datasheets, "bf16")["peak_bandwidth"].item())
+    least = read_bytes(own.llm, tp=own.tp, dtype=own.dtype) / bandwidth if own.llm else 0.0
+    refuse(timings, least=least, expected=np.median(predicted, axis=0).tolist())
+    # all are of the LLM that is asked about: nothing is left that another LLM would do otherwise
+    return host_scalar(
+        predicted,
+        np.array([t.step_time for t in timings]),
+        label=[f"{sku} {t.workload.label}" for t in timings],
+        group_spread=0.0,
+        seed=question.seed,
+    )
 
 
 def calibrated(question: Question, time: xr.DataArray) -> xr.DataArray:
-    """Add to each timed SKU its host time and misfit, as part of ``host`` [s], dims kept."""
+    """Times [s] of operators with each timed SKU's host time and misfit, dims kept.
+
+    The host time adds to ``host``; the misfit, and what a negative host time takes off beyond the
+    host's own part, scale the operators: their sum is the calibrated step.
+    """
     skus = time["sku"].values
+    labels = [str(w) for w in time["workload"].values]
     for sku in set(question.calibration) & {str(s) for s in skus}:
         at = int(np.flatnonzero(skus == sku)[0])
-        whole = time.isel(sku=at).sum("op").transpose("chain", "draw", "workload").values
-        flat = whole.reshape(-1, whole.shape[-1])
-        labels = [str(w) for w in time["workload"].values]
-        held = question.calibration[sku].applied(
-            flat, label=[f"{sku} {w}" for w in labels], seed=question.seed
-        )
-        values = time.values.copy()
-        values[:, :, at, :, -1] += (held - flat).reshape(whole.shape)
-        time = time.copy(data=values)
+        calibration = question.calibration[sku]
+        parts = time.isel(sku=at).transpose("chain", "draw", "workload", "op").values
+        flat = parts.reshape(-1, *parts.shape[2:])
+        whole, host = flat.sum(axis=-1), flat[..., -1]
+        held = calibration.applied(whole, label=[f"{sku} {w}" for w in labels], seed=question.seed)
+        own = np.maximum(host + calibration.host[:, None], 0) * held / calibration.point(whole)
+        found = flat * ((held - own) / (whole - host))[..., None]
+        found[..., -1] = own
+        values = time.transpose("chain", "draw", "sku", "workload", "op").values.copy()
+        values[:, :, at] = found.reshape(parts.shape)
+        time = time.transpose("chain", "draw", "sku", "workload", "op").copy(data=values)
     return time
 
 

@@ -52,6 +52,16 @@ def weight_bytes(llm: LLM, *, tp: int = 1, dtype: str = "bf16") -> float:
     return llm.layers * layer * width + tables * max(width, DTYPE_BYTES["bf16"])
 
 
+def read_bytes(llm: LLM, *, tp: int = 1, dtype: str = "bf16") -> float:
+    """Weights [byte] that every step reads on one of `tp` GPUs: all but a table of embeddings.
+
+    Of embeddings a step reads a row a token, unless the LM head is the same table. Arguments and
+    errors as of `weight_bytes`, no dims.
+    """
+    table = 0 if llm.tied_embeddings else llm.vocab * llm.hidden * DTYPE_BYTES["bf16"] / tp
+    return weight_bytes(llm, tp=tp, dtype=dtype) - table
+
+
 def kv_bytes_per_token(llm: LLM, *, tp: int = 1, dtype: str = "bf16") -> float:
     """Keys and values of one token on one of `tp` GPUs: 2 · layers · kv_heads · head_dim numbers.
 

@@ -15,6 +15,7 @@ from m2bayes.workload import Step, parse_workload
 COLUMNS = ("sku", "workload", "step_time")
 FLOOR, CEILING = 1e-6, 100.0  # [s] no engine step is faster or slower
 MOST_TP = 1024
+BEYOND = 30.0  # times the expected that a step takes only in another unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,37 @@ def read_timings(path: Path) -> list[Timing]:
     if not found:
         raise DataError(f"{where}: holds no measured step; give at least one row")
     return found
+
+
+def refuse(timings: Sequence[Timing], *, least: float, expected: Sequence[float]) -> None:
+    """Refuse steps that no card takes, or that only another unit explains.
+
+    Parameters
+    ----------
+    timings : sequence of Timing
+        Of one SKU.
+    least : float
+        Time of reading the weights once [s].
+    expected : sequence of float
+        What is predicted of each [s].
+
+    Raises
+    ------
+    DataError
+        Names the line, its time, and the time that is expected.
+    """
+    for timing, usual in zip(timings, expected, strict=True):
+        time, ratio = timing.step_time, timing.step_time / usual
+        if time < least:
+            raise DataError(
+                f"{timing.where}: step_time {time:.3g} s: reading the weights alone takes "
+                f"{timing.sku} {least:.3g} s; give the time of a whole step, in seconds"
+            )
+        if ratio > BEYOND:
+            raise DataError(
+                f"{timing.where}: step_time {time:.3g} s is {ratio:,.0f} times what is expected "
+                f"({usual:.3g} s); give seconds"
+            )
 
 
 def _check_header(names: Sequence[str], where: str) -> None:

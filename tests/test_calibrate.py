@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from m2bayes.calibrate import LEAST, host_scalar
+from m2bayes.calibrate import LEAST, RUN, host_scalar
 from m2bayes.errors import DataError
 from m2bayes.timings import Timing, read_timings
 from m2bayes.workload import Step
@@ -139,6 +139,19 @@ def test_the_same_seed_gives_the_same_draws_and_another_does_not():
     first, again, other = (host_scalar(x, y, seed=s).host for s in (0, 0, 1))
     assert (first == again).all()
     assert (first != other).any()
+
+
+def test_a_timed_cell_keeps_the_misfit_it_showed_but_for_run_noise():
+    """The normal posterior of a misfit, two timings and one; an untimed cell keeps the prior."""
+    x, y = np.full((DRAWS, 3), 1e-2), np.array([1.1e-2, 1.1e-2, 1.2e-2])
+    sigma = 0.05
+    fit = host_scalar(x, y, prior_sd=1e-9, spread=sigma, group_spread=0.0, label=["a", "a", "b"])
+    found = np.log(fit.applied(np.full((DRAWS, 3), 1e-2), label=["a", "b", "c"]) / 1e-2)
+    for i, (shown, count) in enumerate([(np.log(1.1), 2), (np.log(1.2), 1), (0.0, 0)]):
+        kept = sigma**2 / (sigma**2 + RUN**2 / count) if count else 0.0
+        sd = sigma * np.sqrt(1 - kept)
+        assert abs(found[:, i].mean() - kept * shown) < 4 * mcse(found[:, i])
+        assert found[:, i].std() == pytest.approx(sd, rel=4 / np.sqrt(2 * DRAWS))
 
 
 @pytest.mark.parametrize(
