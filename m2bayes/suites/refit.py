@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 DATA = ("gemm_bf16", "gemm_bf16_test", _grid.DATA)
 JUDGED = ("posterior",)  # fields of the setting
 SKUS = ("H200-141GB-SXM", "L40S-48GB-PCIe")  # with a sister card, and alone in its architecture
-CELLS = (10, 30, 100)
+CELLS = (10, 100)
+LENGTH = (1000, 1000)  # draws and tuning of the refits, whose means are compared
 MOST = 4.0  # Monte Carlo standard errors that two samples of one posterior are apart, and no more
 
 
@@ -41,7 +42,8 @@ def run(setting: Setting) -> dict[str, Any]:
         MCSE (``mcse``, and whose it is, ``of``) and in posterior sd (``sd``), and the share
         within 4 MCSE (``within``); ``mape_update`` and ``mape_refit`` on unseen cells [1].
     """
-    left = setting.left_out(setting.posterior)
+    left, whole_fits = (setting.left_out(setting.posterior) for _ in range(2))
+    whole_fits.length = LENGTH
     test = runs_by_cell(
         checked(setting.database.table(DATA[1]), origin=DATA[1]), skus=left.inputs.skus
     )
@@ -61,7 +63,7 @@ def run(setting: Setting) -> dict[str, Any]:
             done = unsampled(draws, table, sheet, seed=setting.seed, least=LEAST)
             seconds = time.perf_counter() - start
             setting.tell(f"{n} cells of {sku}: {done.path}; fitting to the same rows")
-            whole = left.fit([sku], kept=table)
+            whole = whole_fits.fit([sku], kept=table)
             found = {"path": done.path, "seconds": seconds}
             found |= {k: done.figures[k] for k in ("pareto_k", "ess") if k in done.figures}
             found |= _compared(setting, left.inputs.datasheets, done, whole, times)
