@@ -11,12 +11,14 @@ import pandas as pd
 import xarray as xr
 
 from m2bayes.database import Database, Posterior, digest
+from m2bayes.diagnostics import uniformity
 from m2bayes.errors import RecordError
 from m2bayes.evaluate import by_build, cell_times, median_of_builds, scores
 from m2bayes.inputs import Inputs
 from m2bayes.measurements import checked, content_hash
 from m2bayes.mechanism.laws import LAWS
 from m2bayes.records import ROWS
+from m2bayes.score import pit
 from m2bayes.updating.drift import drift
 from m2bayes.updating.refused import sheets_of_rows
 
@@ -57,7 +59,8 @@ def report(
     -------
     dict
         ``checks``, ``calibration`` by SKU and ``mean`` [1]: each cell is predicted as if its
-        shape were new; ``fingerprint`` when `rebuild`. Where the rows are not here ``skipped``
+        shape were new; ``uniformity``, see `m2bayes.diagnostics.uniformity`, of the PIT of all
+        cells; ``fingerprint`` when `rebuild`. Where the rows are not here ``skipped``
         says so instead, and only diagnostics and hashes are verified. Of other rows ``drift``,
         see `m2bayes.updating.drift.drift`, in place of ``calibration``.
 
@@ -90,6 +93,7 @@ def report(
         tell(f"compiling {record.model}: half a minute the first time")
         out["fingerprint"] = _compare(database, record, inputs)
     unconditioned = draws.drop_vars([v for v in draws.data_vars if str(v).startswith("residual")])
+    transforms = list[xr.DataArray]()
     for sku in inputs.skus:
         tell(f"posterior predictive on {sku}")
         own = cells.isel(cell=np.flatnonzero(cells["sku"].values == sku))
@@ -99,10 +103,12 @@ def report(
         )
         keep(sku, predictive, observed)
         out["calibration"][sku] = scores(predictive, observed)
+        transforms.append(pit(predictive, observed))
     keys = next(iter(out["calibration"].values())).keys()
     out["calibration"]["mean"] = {
         k: float(np.mean([s[k] for s in out["calibration"].values()])) for k in keys
     }
+    out["uniformity"] = uniformity(xr.concat(transforms, dim="cell"))
     return out
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pymc as pm
 
 RHAT_MAX, ESS_MIN = 1.01, 400.0
+UNIFORM = 0.01  # p from which a PIT passes as uniform
 
 
 def diagnostics(tree: xr.DataTree) -> dict[str, float]:
@@ -104,6 +105,23 @@ def check(checks: dict[str, float], *, name: str) -> None:
             "a higher target acceptance or another parametrisation",
             checks,
         )
+
+
+def uniformity(values: xr.DataArray) -> float:
+    """Probability [1] of a PIT this uneven if it were uniform, whose values may be dependent.
+
+    The test is `arviz_stats`' ``pot_c``; from `UNIFORM` it is passed.
+
+    Parameters
+    ----------
+    values : DataArray, dims (cell,)
+        Probability integral transform of each measurement [1], from `m2bayes.score.pit`.
+    """
+    import arviz_stats as az  # noqa: F401  registers the accessor
+
+    held: Any = xr.Dataset({"pit": ("cell", np.asarray(values.values, dtype=float))})
+    found, *_ = held.azstats.uniformity_test(dim=["cell"], method="pot_c")
+    return float(found["pit"])
 
 
 def fingerprint(model: pm.Model, points: int = 3) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from m2bayes.diagnostics import UNIFORM
 from m2bayes.layout import GAP, columns, wrapped
 from m2bayes.question import METRICS, Question
 
@@ -279,9 +280,19 @@ def check(result: dict[str, Any]) -> str:
     else:
         what = "posterior predictive of the rows it was fitted to, each shape as if new (%):"
         lines += [wrapped(what, GAP), score_rows(result["calibration"])]
+        lines.append(wrapped(_judged(result), GAP))
     if "fingerprint" in result:
         lines.append("fingerprint: the log density is the stored one")
     return "\n".join(lines)
+
+
+def _judged(result: dict[str, Any]) -> str:
+    """Say whether the PIT is uniform, and to which side the intervals err."""
+    p, held = result["uniformity"], result["calibration"]["mean"]["coverage_90"]
+    side = "wider than they need be" if held > 0.9 else "too narrow"
+    passed = f"passed: p {p:.2g}" if p >= UNIFORM else f"not passed: p {p:.2g}, below {UNIFORM:g}"
+    text = f"are the PIT of all cells uniform? {passed}; 90 % intervals hold {share(held)}"
+    return text if p >= UNIFORM else f"{text}, {side}"
 
 
 def suite(result: dict[str, Any]) -> str:

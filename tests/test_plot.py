@@ -106,6 +106,30 @@ def test_twenty_eight_names_look_different_and_the_order_does_not_matter():
     assert house.looks(reversed(names)) == looks
 
 
+COMMON = ["H100-80GB-SXM", "H200-141GB-SXM", "A100-80GB-SXM", "L40S-48GB-PCIe", "B200-180GB-SXM",
+          "GB200-186GB-SXM", "B300-270GB-SXM"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_a_sku_keeps_its_look_whatever_it_is_drawn_with(name, database):
+    alone = house.looks([name])[name]
+    for others in (COMMON, COMMON[::2], ["A10-24GB-PCIe", "L4-24GB-PCIe"], database.skus()):
+        assert house.looks([*others, name])[name] == alone
+
+
+def test_every_known_sku_has_a_look_of_its_own_alone_and_with_all_others(database):
+    looks = house.looks(database.skus())
+    assert len({tuple(look.values()) for look in looks.values()}) == len(looks)
+    assert all(house.looks([name])[name] == look for name, look in looks.items())
+
+
+def test_up_to_seven_names_have_seven_colours():
+    names = [*COMMON[:3], "A10-24GB-PCIe", "L4-24GB-PCIe", "my-card", "other-card"]
+    looks = house.looks(names)
+    assert [*looks] == names
+    assert len({look["color"] for look in looks.values()}) == 7
+
+
 def test_the_palette_is_okabe_and_itos():
     assert len(set(house.PALETTE)) == 7
     assert set(house.PALETTE) == {
@@ -243,20 +267,45 @@ def test_a_ranking_draws_medians_bands_p_best_and_the_crossover():
     np.testing.assert_allclose([edges.y0, edges.y1], [9, 33])
     assert above.get_ylabel() == "step time [ms]"
     assert below.get_xlabel() == "batch [sequences]"
-    assert below.get_ylabel().startswith("p_best [1]")
+    assert below.get_ylabel() == "probability of\nbeing best [%]"
+    assert below.get_title("left") == "not drawn, below 1 % everywhere: card-c"
     assert above.get_title("left") == "step time: decode, context 1024"
-    assert {"card-a", "card-b", "card-c", "interval (eti 90 %)"} < set(legend(figure))
-    assert "crossover: median, eti 90 %" in legend(figure)
+    assert {"card-a", "card-b", "card-c (does not fit)", "90 % interval of each"} < set(
+        legend(figure)
+    )
+    assert {"choice changes, 90 % interval", "clear from 90 %"} < set(legend(figure))
     said = [text for text in hovers(figure) if "before" in text]
     assert said == ["card-b before, card-a after: batch 20 (10 to 40)"] * 2
-    p = [text for text in hovers(figure) if "p_best" in text]
-    assert len(p) == 3 * len(SERIES)
-    assert "clear from 0.9" in [text.get_text() for text in below.texts]
+    p = [text for text in hovers(figure) if "best with" in text]
+    assert p.count("card-b, 8: best with 75.0 ± 1.0 %") == 1
+    assert len(p) == 2 * len(SERIES)  # card-c has none
+    assert not below.texts  # nothing is written over the lines
+
+
+def test_what_may_not_fit_is_hollow_in_a_ranking():
+    results = [entry(e["workload"], *(s | {"p_fits": 0.3} for s in e["skus"])) for e in SERIES]
+    figure = plot.ranking(results, metric="step_time", units="s")
+    points = [line for line in figure.axes[0].lines if line.get_markersize() == 5]
+    assert {line.get_markerfacecolor() for line in points} == {"white"}
+    assert "hollow: may not fit in memory" in legend(figure)
+    assert "hollow: may not fit in memory" not in legend(
+        plot.ranking(SERIES, metric="step_time", units="s")
+    )
+
+
+def test_many_skus_that_are_never_best_are_counted():
+    names = [f"card-{i}" for i in range(6)]
+    rows = [
+        entry(w, sku("card-b", 0.01, 1.0), *(sku(n, 0.02, 0.0) for n in names))
+        for w in ("decode:batch=1,context=9", "decode:batch=8,context=9")
+    ]
+    below = plot.ranking(rows, metric="step_time", units="s").axes[1]
+    assert below.get_title("left") == "not drawn, below 1 % everywhere: 6 of 7 SKUs"
 
 
 def test_a_ranking_without_crossover_has_none_in_its_legend():
     figure = plot.ranking(SERIES, metric="tokens_per_second", units="token/s")
-    assert not any("crossover" in text for text in legend(figure))
+    assert not any("choice changes" in text for text in legend(figure))
     assert figure.axes[0].get_ylabel() == "tokens per second [token/s]"
 
 
@@ -275,10 +324,20 @@ def test_few_workloads_have_a_row_for_each_sku():
     rows = [text.get_text() for text in figure.axes[0].get_yticklabels()]
     assert rows == ["card-b", "card-a", "card-c"]
     texts = [text.get_text() for text in figure.axes[0].texts]
-    assert texts == ["p_best 0.75", "p_best 0.25", "does not fit"]
+    assert texts == ["best: 75 %", "best: 25 %", "does not fit"]
+    assert "probability of being the best" in figure._supxlabel.get_text()
     line = figure.axes[1].lines[0]
     np.testing.assert_allclose(line.get_xdata(), [18, 22])
     assert figure.axes[1].get_xlabel() == "step time [ms]"
+
+
+def test_where_memory_decides_the_row_says_how_likely_a_sku_fits():
+    row = sku("card-b", 0.01, 0.3) | {"p_fits": 0.3}
+    figure = plot.times([entry("prefill:tokens=9", row)], metric="step_time", units="s")
+    axis = figure.axes[0]
+    assert [text.get_text() for text in axis.texts] == ["best: 30 %, fits: 30 %"]
+    assert axis.lines[1].get_markerfacecolor() == "white"
+    assert "hollow" in figure._supxlabel.get_text()
 
 
 def test_a_figure_that_shows_a_part_says_so():
@@ -306,7 +365,7 @@ def test_the_flip_map_colours_by_choice_and_says_how_likely_another_is_best():
     results = [*GRID[:-1], entry(GRID[-1]["workload"], *GRID[-1]["skus"], choice=None)]
     figure = plot.flip_map(results, metric="step_time")
     axis = figure.axes[0]
-    assert [text.get_text() for text in axis.texts] == ["25"] * 5 + ["none fits"]
+    assert [text.get_text() for text in axis.texts] == ["25 %"] * 5 + ["none fits"]
     colour = house.tinted(house.looks(SKUS)["card-b"]["color"], 0.75)
     assert all(p.get_facecolor()[:3] == pytest.approx(colour) for p in axis.patches[:5])
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("batch [sequences]", "context [token]")
@@ -362,11 +421,24 @@ def test_the_bars_of_a_breakdown_add_up_to_the_median_of_the_step():
     assert ends[1] == pytest.approx(10)
     whole = [line for line in left.lines if len(line.get_xdata()) == 2]
     np.testing.assert_allclose(whole[0].get_xdata(), [9, 11])
-    assert [t.get_text() for t in right.get_yticklabels()] == ["qkv", "o", "host"]
+    names = [t.get_text() for t in right.get_yticklabels()]
+    assert names == ["QKV projection", "output projection", "host"]
     assert right.get_xlabel() == "time in the step [ms]"
     assert {"projections", "host", "card-a", "card-b"} <= set(legend(figure))
     assert "attention" not in legend(figure)
     assert "does not fit" in [text.get_text() for text in left.texts]
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_rows_of_one_operator_stand_nearer_to_one_another_than_to_the_next(count):
+    skus = [sku(f"card-{i}", 0.01, 1 / count) for i in range(count)]
+    right = plot.breakdown([entry("prefill:tokens=9", *skus, choice="card-0")]).axes[1]
+    heights = [float(line.get_ydata()[0]) for line in right.lines if line.get_marker() != "None"]
+    inside = max(
+        b - a for a, b in zip(sorted(heights[::3]), sorted(heights[::3])[1:], strict=False)
+    )
+    gap = min(heights[1::3]) - max(heights[::3])
+    assert inside < gap
 
 
 @pytest.fixture(scope="module")
@@ -409,7 +481,7 @@ def test_a_roofline_draws_the_datasheet_the_band_and_what_was_measured(gemms):
     x, y = float(dots.get_xdata()[0]), float(dots.get_ydata()[0])
     assert y == pytest.approx(np.interp(x, roof.get_xdata(), roof.get_ydata()))  # on the roof
     for name in ("N = 4,096, K = 4,096", "N = 8,192, K = 8,192"):
-        line = lines[f"{name}: median, eti 90 %"]
+        line = lines[f"{name}: median, 90 % interval"]
         at = np.interp(line.get_xdata(), roof.get_xdata(), roof.get_ydata())
         np.testing.assert_allclose(line.get_ydata(), at * (1 / 2 + 1 / 4) / 2)  # median of 4 draws
     assert len(axis.collections) == 2
@@ -481,7 +553,7 @@ def test_the_forest_has_prior_and_posterior_of_every_factor_in_its_unit():
     figure = plot.factor_forest(FACTORS, title="a-b")
     shown = [axis for axis in figure.axes if axis.get_visible()]
     titles = [axis.get_title("left") for axis in shown]
-    assert titles == ["eta [1]", "launch time [µs]", "slope [1]"]
+    assert titles == ["eta", "launch time [µs]", "slope"]
     assert [t.get_text() for t in shown[0].get_yticklabels()] == ["card-a", "card-b"]
     prior, posterior, point = shown[1].lines[:3]
     np.testing.assert_allclose(prior.get_xdata(), [0.5, 2])
@@ -513,21 +585,24 @@ def test_coverage_stands_against_mass_beside_the_diagonal():
 
 def test_a_pit_that_is_not_uniform_is_found_and_one_that_is_is_not():
     even = (np.arange(400) + 0.5) / 400
-    suspicious = []
+    suspicious, said = [], []
     for values in (even, even**2):
         axis = plot.pit(xr.DataArray(values, dims="cell")).axes[0]
-        assert "[1]" in axis.get_xlabel()
-        assert any("test of uniformity" in text.get_text() for text in axis.texts)
+        assert "[%]" in axis.get_xlabel()
+        said.append((axis.get_title("left"), [text.get_text() for text in axis.texts]))
         suspicious.append(sum(len(c.get_offsets()) for c in axis.collections))
     assert suspicious[0] == 0
     assert suspicious[1] > 0
+    assert said[0] == ("PIT: uniform (p = 0.5, passed from 0.01)", [])
+    assert said[1][0] == "PIT: not uniform (p < 0.001, passed from 0.01)"
+    assert said[1][1] == ["orange: where it departs from uniform"]
 
 
 def test_reliability_draws_said_and_found_of_filled_bins():
     p = xr.DataArray([0.1, 0.1, 0.9, 0.9], dims="case")
     event = xr.DataArray([0, 1, 1, 1], dims="case")
     axis = plot.reliability(reliability(p, event, bins=5)).axes[0]
-    points = [line for line in axis.lines if line.get_marker() == "o"]
+    points = [x for x in axis.lines if x.get_marker() == "o" and len(x.get_xdata()) == 1]
     assert [(float(x.get_xdata()[0]), float(x.get_ydata()[0])) for x in points] == [
         pytest.approx((0.1, 0.5)),
         pytest.approx((0.9, 1.0)),
@@ -556,7 +631,7 @@ def test_the_posterior_predictive_check_tells_inside_from_outside(checked):
     assert len(outside.get_xdata()) == 4
     assert len(inside.get_xdata()) == 36
     assert (outside.get_ydata() > 1.7).all()
-    assert "10.0 % outside the eti 90 %" in dots
+    assert "10.0 % outside their 90 % interval" in dots
     assert axis.get_xlabel() == "predicted median [µs]"
     assert float(max(outside.get_xdata().max(), inside.get_xdata().max())) == pytest.approx(
         1e4, rel=0.05
@@ -568,8 +643,8 @@ def test_the_check_figure_has_all_three(checked):
     titles = [axis.get_title("left") for axis in figure.axes]
     assert sorted(titles) == [
         "80 measured cells of 2 SKUs or kernels",
-        "Coverage",
-        "PIT: its ECDF less the uniform one",
+        "Coverage of the intervals",
+        "PIT: not uniform (p < 0.001, passed from 0.01)",
     ]
 
 
@@ -601,32 +676,42 @@ PLANS = [
 def test_plans_stand_at_their_cost_and_probability():
     figure = plot.cost_against_slo(PLANS, choice="card-a")
     axis = figure.axes[0]
-    points = [line for line in axis.lines if line.get_marker() not in ("None", "")]
+    points = [line for line in axis.lines if line.get_marker() == "o"]
     assert [(float(x.get_xdata()[0]), float(x.get_ydata()[0])) for x in points] == [
-        (0.93, 12.0),
-        (0.99, 18.0),
+        (12, 0),
+        (18, 1),
     ]
-    assert [x.get_markerfacecolor() == "white" for x in points] == [False, True]
-    assert legend(figure) == ["4 × card-a, TP 1", "6 × card-b, TP 2"]
-    assert axis.get_ylabel() == "cost per hour [USD/h]"
-    assert any(list(line.get_ydata()) == [15.0, 24.0] for line in axis.lines)
+    assert [x.get_markeredgecolor() == house.INK for x in points] == [True, False]
+    names = [text.get_text() for text in axis.get_yticklabels()]
+    assert names == ["card-a\nTP 1: each GPU serves alone", "card-b\nTP 2: 2 GPUs serve together"]
+    assert axis.get_xlabel() == "cost per hour [USD/h]"
+    assert [text.get_text() for text in axis.texts] == ["4", "93 %", "6", "99 %"]
+    assert any(list(line.get_xdata()) == [15.0, 24.0] for line in axis.lines)
 
 
-def test_other_sizes_of_a_fleet_make_a_curve_with_its_error():
-    sizes = [
-        {"gpus": g, "p_slo": p, "p_slo_mcse": 0.02} for g, p in ((3, 0.5), (4, 0.93), (5, 1.0))
-    ]
+def test_other_sizes_of_a_fleet_are_points_and_no_line_goes_through_what_cannot_be():
+    sizes = [{"gpus": g, "p_slo": p} for g, p in ((2, 0.5), (4, 0.93), (6, 0.996))]
+    axis = plot.cost_against_slo([PLANS[0] | {"curve": sizes}], confidence=0.9).axes[0]
+    assert [list(line.get_xdata()) for line in axis.lines] == [[6], [12], [18]]
+    assert [line.get_markerfacecolor() == "white" for line in axis.lines] == [True, False, False]
+    texts = [text.get_text() for text in axis.texts]
+    assert texts == ["2", "50 %", "4", "93 %", "6", "99.6 %"]
+
+
+def test_numbers_of_fleets_that_lie_close_do_not_cover_one_another():
+    sizes = [{"gpus": g, "p_slo": 0.9} for g in range(3, 46)]
     axis = plot.cost_against_slo([PLANS[0] | {"curve": sizes}]).axes[0]
-    curve = next(line for line in axis.lines if len(line.get_xdata()) == 3)
-    np.testing.assert_allclose(curve.get_xdata(), [0.5, 0.93, 1.0])
-    np.testing.assert_allclose(curve.get_ydata(), [9, 12, 15])
-    edges = axis.collections[0].get_paths()[0].get_extents()
-    assert (edges.x0, edges.y0, edges.y1) == pytest.approx((0.48, 9, 15))
+    texts = [text.get_text() for text in axis.texts]
+    assert len(axis.lines) == 43
+    assert 2 * texts.count("90 %") < len(sizes)
+    assert texts.count("93 %") == texts.count("4") == 1  # the plan is always told
 
 
-def test_plans_without_prices_count_gpus():
+def test_plans_without_prices_count_whole_gpus():
     free = [plan | {"cost_per_hour": None} for plan in PLANS]
-    assert plot.cost_against_slo(free).axes[0].get_ylabel() == "GPUs [1]"
+    axis = plot.cost_against_slo(free).axes[0]
+    assert axis.get_xlabel() == "GPUs of the fleet"
+    assert all(tick == int(tick) for tick in axis.get_xticks())
 
 
 def test_plans_that_serve_nothing_are_refused():
@@ -641,12 +726,24 @@ def test_the_value_of_measurements_is_sorted_and_bounded():
     ]
     figure = plot.value_of_measurements(designs, evpi=4e-4)
     axis = figure.axes[0]
-    assert [t.get_text() for t in axis.get_yticklabels()] == ["large", "small"]
+    texts = [text.get_text() for text in axis.texts]
+    assert texts == ["large", "2.5", "small", "1 h", "knowing everything: 400 µs"]
     np.testing.assert_allclose([p.get_width() for p in axis.patches], [300, 100])
-    assert axis.get_xlabel() == "EVSI ± MCSE [µs]"
-    assert {"EVPI", "1 h", "2.5"} <= {text.get_text() for text in axis.texts}
+    assert axis.get_xlabel() == "expected gain from choosing after the measurement [µs]"
+    assert axis.get_xlim()[1] > 400
     with pytest.raises(DataError, match="no measurement"):
         plot.value_of_measurements([])
+
+
+def test_measurements_worth_nothing_are_counted_and_not_drawn():
+    rows = [{"name": str(i), "evsi": 1e-6, "mcse": 1e-6} for i in range(20)]
+    figure = plot.value_of_measurements([*rows, {"name": "worth", "evsi": 1e-4, "mcse": 1e-6}])
+    assert len(figure.axes[0].patches) == 1
+    assert "20 more are worth nothing beyond their error" in figure._supxlabel.get_text()
+    figure = plot.value_of_measurements(rows, evpi=1e-3)
+    assert len(figure.axes[0].patches) == 3
+    assert "none is worth more than its error; 17 more" in figure._supxlabel.get_text()
+    assert "knowing everything: 1,000 µs →" in [t.get_text() for t in figure.axes[0].texts]
 
 
 LONG = ["RTX-PRO-6000-BLACKWELL-96GB-PCIe", "H100-80GB-SXM", "GB300-279GB-SXM", "L4-24GB-PCIe"]
@@ -768,7 +865,7 @@ def test_rank_draws_a_ranking(tmp_path):
         tmp_path, "rank", *QUESTION, "--workload", "prefill:tokens=64", "prefill:tokens=512"
     )
     assert "step time [ms]" in texts
-    assert "p_best [1]" in texts
+    assert "being best [%]" in texts
     assert "H100-80GB-SXM" in texts
 
 
@@ -776,7 +873,7 @@ def test_rank_draws_the_kind_that_is_asked_for(tmp_path):
     texts = drawn(
         tmp_path, "rank", *QUESTION, "--workload", "prefill:tokens=64", "--figure", "regret"
     )
-    assert "expected regret in step time, relative to the best [%]" in texts
+    assert "expected loss in step time against the best [%]" in texts
 
 
 @pytest.mark.parametrize("kind", ["ranking", "flips"])
@@ -802,15 +899,15 @@ def test_predict_draws_the_roofline_of_matrix_products(tmp_path):
 
 def test_next_draws_what_measurements_are_worth(tmp_path):
     texts = drawn(tmp_path, "next", *QUESTION, "--count", "1", "--workload", "prefill:tokens=64")
-    assert "EVSI ± MCSE [% of the metric]" in texts
+    assert "expected gain from choosing after the measurement [% of the step time]" in texts
 
 
 def test_show_draws_factors_telemetry_and_evaluations(tmp_path, database):
-    assert "eta memory [1]" in drawn(tmp_path, "show", "gemm_bf16-hier_gemm")
+    assert "eta memory" in drawn(tmp_path, "show", "gemm_bf16-hier_gemm")
     assert "SM clock [MHz]" in drawn(tmp_path, "show", "clock_sustained")
     for suite, label in (
-        ("gemm-cells", "mass of the interval, eti [1]"),
-        ("flips", "probability that was said [1]"),
+        ("gemm-cells", "mass of the interval [%]"),
+        ("flips", "probability that was said [%]"),
     ):
         path = database.root / "data" / "evaluations" / f"{suite}.json"
         assert label in drawn(tmp_path, "show", str(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import zlib
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":")
+LOOKS = len(PALETTE) * len(LINES)
+TURN = (0, 5, 4, 1, 3, 2, 6)  # colours in the order of the looks
+SEED = 22_539_238  # of the hash of names: the SKUs measured most have seven colours between them
 GREY, INK, ALARM = "#767676", "#1a1a1a", PALETTE[1]
 TINT = 0.75  # strength of a colour at its fullest, where black text still reads on it
 SCALE = "Blues"  # one hue, evenly darker: readable in grey too
@@ -83,15 +87,29 @@ def canvas(
 
 
 def looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Colour, marker and dash of each name: the same in every figure that shows the same names."""
-    return {
-        name: {
-            "color": PALETTE[i % len(PALETTE)],
-            "marker": MARKERS[(i + i // len(PALETTE)) % len(MARKERS)],
-            "linestyle": LINES[i // len(PALETTE) % len(LINES)],
+    """Colour, marker and dash of each name, which it keeps whatever else is drawn.
+
+    A hash of the name chooses them. Where two of seven or fewer would share a colour, the one
+    with the later look takes the next colour that is free.
+    """
+    order = [*dict.fromkeys(names)]
+    place = {name: zlib.crc32(name.encode(), SEED) % LOOKS for name in order}
+    found, used, colours = dict[str, dict[str, str]](), set[int](), set[int]()
+    for name in sorted(order, key=lambda name: (place[name] // len(PALETTE), name)):
+        at = place[name]
+        while at in used and len(used) < LOOKS:
+            at = (at + 1) % LOOKS
+        colour = at % len(PALETTE)
+        while len(order) <= len(PALETTE) and colour in colours:
+            colour = (colour + 1) % len(PALETTE)
+        used.add(at)
+        colours.add(colour)
+        found[name] = {
+            "color": PALETTE[TURN[colour]],
+            "marker": MARKERS[(at + at // len(PALETTE)) % len(MARKERS)],
+            "linestyle": LINES[at // len(PALETTE)],
         }
-        for i, name in enumerate(sorted(set(names)))
-    }
+    return {name: found[name] for name in order}
 
 
 def readable(values: Iterable[float | None], units: str) -> tuple[float, str]:
@@ -110,10 +128,20 @@ def readable(values: Iterable[float | None], units: str) -> tuple[float, str]:
 def words(name: str) -> str:
     """Name of a metric or factor as words.
 
-    >>> words("step_time")
-    'step time'
+    >>> words("step_time"), words("tpot")
+    ('step time', 'time per output token')
     """
-    return name.replace("_", " ")
+    spelt = {"tpot": "time per output token", "ttft": "time to first token"}
+    return spelt.get(name, name.replace("_", " "))
+
+
+def label(name: str, units: str) -> str:
+    """Name of a quantity with its unit, unless that is 1.
+
+    >>> label("step time", "ms"), label("slope", "1")
+    ('step time [ms]', 'slope')
+    """
+    return name if units == "1" else f"{name} [{units}]"
 
 
 def percent(mass: float) -> str:
@@ -123,6 +151,16 @@ def percent(mass: float) -> str:
     '90 %'
     """
     return f"{100 * mass:.10g} %"
+
+
+def chance(p: float) -> str:
+    """Probability [1] in percent, its last digit shown only where it is open.
+
+    >>> chance(0.3), chance(0.996), chance(0.0), chance(1.0)
+    ('30 %', '99.6 %', '0 %', '100 %')
+    """
+    near = 0.0005 <= p < 0.0995 or 0.9 < p < 0.9995
+    return f"{100 * p:.1f} %" if near and round(100 * p, 1) % 1 else f"{100 * p:.0f} %"
 
 
 def hover(artist: Any, text: str) -> Any:

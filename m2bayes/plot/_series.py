@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,9 @@ SIZES = {
     "tokens": "prompt tokens in the step [token]",
     "context": "context [token]",
     "prefill": "prompt tokens in the step [token]",
-    "m": "M, tokens [1]",
-    "n": "N, output width [1]",
-    "k": "K, contraction [1]",
+    "m": "M, tokens",
+    "n": "N, output width",
+    "k": "K, contraction",
 }
 
 
@@ -24,6 +25,20 @@ def sizes_of(label: str) -> dict[str, str]:
     """
     pairs = [pair.partition("=") for pair in label.partition(":")[2].split(",") if pair]
     return {key: value for key, _, value in pairs}
+
+
+def folded(label: str, most: int = 36) -> str:
+    r"""Label in lines of about `most` characters, broken at blanks and after commas.
+
+    >>> folded("attention:phase=decode,batch=64", 24)
+    'attention:phase=decode,\nbatch=64'
+    """
+    lines = [""]
+    for piece in re.findall(r"[^\s,]*,\s?|\S+\s?", label):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > most:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def varying(labels: Sequence[str]) -> list[str]:

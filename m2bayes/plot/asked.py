@@ -15,6 +15,7 @@ from m2bayes.gemm import gemm_cells
 from m2bayes.inputs import Inputs
 from m2bayes.measurements import clock_readings
 from m2bayes.plot import _series as along
+from m2bayes.plot._canvas import words
 from m2bayes.plot.calibration import evaluation
 from m2bayes.plot.clocks import clock_curves
 from m2bayes.plot.forest import factor_forest
@@ -142,8 +143,8 @@ def of_values(found: Mapping[str, Any]) -> Figure:
     found : mapping
         From `m2bayes.information.worth.worth`.
     """
-    percent = found["units"] == "share of the metric"
-    scale, units = (100.0, "% of the metric") if percent else (1.0, found["units"])
+    percent, metric = found["units"] == "share of the metric", words(found["metric"])
+    scale, units = (100.0, f"% of the {metric}") if percent else (1.0, found["units"])
     designs = [
         {
             "name": row["measurement"],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from m2bayes.diagnostics import UNIFORM, uniformity
 from m2bayes.errors import DataError
 from m2bayes.plot import _canvas as house
 
@@ -60,10 +61,19 @@ def covered(axis: Any, scores: Scores, *, legend: bool = True) -> None:
     axis.set_xlim(0.4, 1)
     least = min(h for row in rows.values() for h in _points(row)[1])
     axis.set_ylim(max(0.0, min(0.4, least) - 0.05), 1.02)
-    axis.set_xlabel("mass of the interval, eti [1]")
-    axis.set_ylabel("share of measurements inside [1]")
+    axis.set_xlabel("mass of the interval [%]")
+    axis.set_ylabel("measurements inside [%]")
+    _in_percent(axis)
     if legend:
         axis.legend(loc="lower right")
+
+
+def _in_percent(axis: Any) -> None:
+    """Label shares [1] in percent."""
+    from matplotlib.ticker import FuncFormatter
+
+    for side in (axis.xaxis, axis.yaxis):
+        side.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.10g}"))
 
 
 def _said_of(masses: list[float], held: list[float]) -> str:
@@ -93,14 +103,16 @@ def pit(values: xr.DataArray, *, title: str = "") -> Figure:
     """
     figure, axes = house.canvas(width=5.6, height=3.6)
     transformed(axes[0, 0], values)
-    axes[0, 0].set_title(title or "PIT: its ECDF less the uniform one")
+    if title:
+        axes[0, 0].set_title(f"{title}. {axes[0, 0].get_title('left')}")
     return figure
 
 
 def transformed(axis: Any, values: xr.DataArray) -> None:
-    """Draw the PIT [1], dims (cell,), on an axis, with a test for values that are dependent.
+    """Draw the PIT [1], dims (cell,), on an axis; its title says whether it passes as uniform.
 
-    The test, and the points that it finds suspicious, are `arviz_plots.plot_ecdf_pit`'s.
+    The test is of values that may be dependent, and the points that it finds suspicious are
+    `arviz_plots.plot_ecdf_pit`'s.
     """
     from arviz_plots import PlotCollection, plot_ecdf_pit
 
@@ -120,15 +132,29 @@ def transformed(axis: Any, values: xr.DataArray) -> None:
         visuals={
             "title": False,
             "xlabel": False,
+            "p_value_text": False,
             "ecdf_lines": {"color": house.PALETTE[0]},
             "suspicious_points": {"color": house.ALARM},
         },
     )
-    for text in axis.texts:
-        text.set_text(text.get_text().replace("p=", "test of uniformity: p = ").replace("(", " ("))
-        text.set_fontsize(8)
-    axis.set_xlabel("PIT: share of predictive draws below the measurement [1]")
-    axis.set_ylabel("ECDF − uniform [1]")
+    p = uniformity(values)
+    even = "uniform" if p >= UNIFORM else "not uniform"
+    axis.set_title(f"PIT: {even} (p {_of(p)}, passed from {UNIFORM:g})")
+    if any(len(points.get_offsets()) for points in axis.collections):
+        axis.annotate("orange: where it departs from uniform", (0.02, 0.98), va="top", fontsize=8,
+                      xycoords="axes fraction")  # fmt: skip
+    axis.set_xlabel("PIT: predictive draws below the measurement [%]")
+    axis.set_ylabel("share of cells below, less uniform [%]")
+    _in_percent(axis)
+
+
+def _of(p: float) -> str:
+    """Probability of a test in words.
+
+    >>> _of(0.0002), _of(0.31)
+    ('< 0.001', '= 0.31')
+    """
+    return "< 0.001" if p < 0.001 else f"= {p:.2g}"
 
 
 @house.styled
@@ -154,23 +180,26 @@ def relied(axis: Any, table: xr.Dataset, *, legend: bool = True) -> None:
     said, found, cases = (
         filled[v].values.astype(float) for v in ("mean_probability", "frequency", "cases")
     )
-    axis.plot([0, 1], [0, 1], color=house.INK, linewidth=1, linestyle="--")
+    axis.plot([0, 1], [0, 1], color=house.INK, linewidth=1, linestyle="--", label="calibrated")
     error = np.sqrt(said * (1 - said) / cases)  # of a calibrated forecaster with independent cases
-    axis.plot(said, found, color=house.PALETTE[0], linewidth=1)
+    counted = f"found; larger: more cases\n({cases.min():,.0f} to {cases.max():,.0f})"
+    axis.plot(said, found, color=house.PALETTE[0], linewidth=1, marker="o", markersize=4,
+              label=counted)  # fmt: skip
     for x, y, n, e in zip(said, found, cases, error, strict=True):
-        label = "calibrated, ± 2 s.e. of\nindependent cases" if len(axis.lines) == 2 else None
+        label = "± 2 standard errors of\nindependent cases" if len(axis.lines) == 2 else None
         ends = [x - 2 * e, x + 2 * e]
         axis.plot([x, x], ends, color=house.GREY, linewidth=3, alpha=0.4, label=label)
         point = axis.plot(x, y, color=house.PALETTE[0], marker="o",
                           markersize=4 + 8 * np.sqrt(n / cases.max()))  # fmt: skip
         house.hover(point[0], f"said {x:.3f}, found {y:.3f}, {n:.0f} cases")
-    axis.set_xlabel("probability that was said [1]")
-    axis.set_ylabel("frequency that was found [1]")
+    axis.set_xlabel("probability that was said [%]")
+    axis.set_ylabel("how often it happened [%]")
+    _in_percent(axis)
     axis.set_xlim(-0.03, 1.03)
     axis.set_ylim(-0.03, 1.03)
     axis.set_aspect("equal")
     if legend:
-        axis.legend(loc="lower right")
+        axis.legend(loc="lower right", fontsize=7.5)
 
 
 @house.styled
@@ -195,20 +224,30 @@ def evaluation(record: Mapping[str, Any]) -> Figure:
         raise DataError(f"suite {record.get('suite')}: no coverage or reliability to draw in it")
     columns = min(2 if count <= 4 else 3, count)
     rows = -(-count // columns)
-    figure, axes = house.canvas(rows, columns, width=3.9 * columns + 0.4, height=3.6 * rows)
+    figure, axes = house.canvas(rows, columns, width=3.9 * columns + 0.4, height=3.6 * rows + 0.5)
     places = iter(axes.ravel())
+    handles: dict[str, Any] = {}
     for name, scores in groups:
         axis = next(places)
-        covered(axis, scores, legend=axis is axes[0, 0])
+        covered(axis, scores, legend=False)
         axis.set_title(name, fontsize=8.5)
+        handles = handles or _labelled(axis)
     for name, table in curves:
         axis = next(places)
-        relied(axis, table, legend=axis is axes[0, 0])
+        relied(axis, table, legend=False)
         axis.set_title(name, fontsize=8.5)
+        handles |= {} if name != curves[0][0] else _labelled(axis)
+    house.legend_below(figure, list(handles.values()), columns=4 if columns > 1 else 2)
     for axis in places:
         axis.set_visible(False)
     figure.suptitle(f"m2bayes evaluate {record.get('suite')}", fontsize=10)
     return figure
+
+
+def _labelled(axis: Any) -> dict[str, Any]:
+    """Artists of an axis by the names that a legend gives them."""
+    handles, names = axis.get_legend_handles_labels()
+    return dict(zip(names, handles, strict=True))
 
 
 def _scored(held: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Scores]]:

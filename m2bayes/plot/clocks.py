@@ -78,11 +78,21 @@ def clock_curves(
             axis.set_xlabel("time under load [ms]")
             axis.tick_params(labelbottom=True)
         axis.set_ylabel("SM clock [MHz]")
-        axis.set_ylim(0, 1.08 * boost)
+        _within(axis, clock, boost)
     for axis in axes.ravel()[count:]:
         axis.set_visible(False)
     house.legend_below(figure, list(handles.values()), columns=3)
     return figure
+
+
+def _within(axis: Any, clock: np.ndarray, boost: float) -> None:
+    """Limits of the clocks [MHz]: what is drawn, and not all that lies below it."""
+    from matplotlib.ticker import FuncFormatter
+
+    low = float(np.quantile(clock, 0.05, axis=0).min())
+    axis.set_ylim(max(0.0, low - 0.25 * (boost - low)), boost + 0.08 * (boost - low))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.set_xlim(right=8 / MILLI)  # room for what the telemetry reads
 
 
 def _share(
@@ -102,7 +112,13 @@ def _curve(axis: Any, busy: np.ndarray, clock: np.ndarray, mass: float, sku: str
     low, middle, high = np.quantile(clock, [(1 - mass) / 2, 0.5, (1 + mass) / 2], axis=0)
     x, colour = busy / MILLI, house.PALETTE[0]
     band = axis.fill_between(
-        x, low, high, color=colour, alpha=0.25, linewidth=0, label=f"eti {house.percent(mass)}"
+        x,
+        low,
+        high,
+        color=colour,
+        alpha=0.25,
+        linewidth=0,
+        label=f"its {house.percent(mass)} interval",
     )
     line = axis.plot(x, middle, color=colour, label="posterior median")
     for at in range(0, len(x), 4):
@@ -119,8 +135,11 @@ def _reading(
     middle = boost * float(np.exp(reading["reading_log_share"].item()))
     half = HALF_WIDTH * float(reading["reading_error"].item()) * middle
     point = axis.errorbar(
-        settled / MILLI, middle, yerr=half, color=house.ALARM, marker="s", markersize=5, capsize=3,
-        linestyle="", label="telemetry, 95 % interval",
+        settled / MILLI, middle, yerr=half, color=house.ALARM, marker="s", markersize=4, capsize=5,
+        linestyle="", label="telemetry, ± 95 % interval", zorder=4,
     )  # fmt: skip
+    axis.annotate(f"{middle:,.0f} ± {half:.0f}", (settled / MILLI, middle), xytext=(8, 0),
+                  textcoords="offset points", va="center", fontsize=8,
+                  color=house.ALARM)  # fmt: skip
     house.hover(point[0], f"{sku}: measured {middle:.0f} ± {half:.0f} MHz")
     return {"reading": point}

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 ACROSS = 4  # panels in a row
 WIDE = 5.0  # ratio of largest to smallest from which an axis is logarithmic
 SHARED = "all"
+THOUSAND = 1000
 
 
 @house.styled
@@ -55,7 +56,7 @@ def factor_forest(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Figu
     if shared:
         _shared(axes[down], shared)
     figure.suptitle(title, fontsize=10)
-    house.legend_below(figure, _legend(), columns=4 if across > 2 else 2)
+    house.legend_below(figure, _legend(), columns=2)
     return figure
 
 
@@ -96,22 +97,25 @@ def _panel(
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.grid(visible=False, axis="y")
     axis.tick_params(labelsize=8)
-    axis.set_title(f"{house.words(factor)} [{units}]", fontsize=8.5)
+    axis.set_title(house.label(house.words(factor), units), fontsize=8.5)
     if values and min(values) > 0 and max(values) > WIDE * min(values):
         axis.set_xscale("log")
         house.round_log(axis.xaxis, values, most=4)
     else:
         axis.locator_params(axis="x", nbins=4)
+        if max(map(abs, values), default=0.0) >= THOUSAND:
+            axis.xaxis.set_major_formatter("{x:,.0f}")
 
 
 def _legend() -> list[Any]:
     from matplotlib.lines import Line2D
 
     colour = house.PALETTE[0]
-    point = {"marker": "o", "markersize": 4.5}
+    point: dict[str, Any] = {"marker": "o", "markersize": 4.5}
+    little = "prior only: data moved it little"
     return [
-        Line2D([], [], color="#c9c9c9", linewidth=6, label="prior, eti 90 %"),
-        Line2D([], [], color=colour, label="posterior, median and eti 90 %", **point),  # type: ignore[arg-type]
-        Line2D([], [], color=house.ALARM, label="median beyond its prior", **point),  # type: ignore[arg-type]
-        Line2D([], [], color=colour, markerfacecolor="white", label="prior only", **point),  # type: ignore[arg-type]
+        Line2D([], [], color="#c9c9c9", linewidth=6, label="prior, 90 % interval"),
+        Line2D([], [], color=colour, label="posterior, median and 90 % interval", **point),
+        Line2D([], [], color=house.ALARM, label="posterior median beyond its prior", **point),
+        Line2D([], [], color=colour, markerfacecolor="white", label=little, **point),
     ]

@@ -36,7 +36,7 @@ def p_best_map(results: Results, *, metric: str) -> Figure:
 
     skus = along.skus_of(results)
     width = max(5.0, 2.8 + 0.95 * len(skus))
-    figure, axes = house.canvas(width=width, height=1.7 + 0.27 * len(results))
+    figure, axes = house.canvas(width=width, height=1.9 + 0.27 * _lines(results))
     axis, scale = axes[0, 0], colormaps[house.SCALE]
     for row, entry in enumerate(results):
         for at, name in enumerate(skus):
@@ -45,11 +45,15 @@ def p_best_map(results: Results, *, metric: str) -> Figure:
             said = f"{100 * p:.0f}" if fits else "does not fit"
             frame = name == entry["choice"]
             _cell(axis, at, row, scale(0.9 * p) if fits else "#f2f2f2", said, frame=frame,
-                  hover=f"{entry['workload']}, {name}: p_best {p:.3f}" if fits
+                  hover=f"{entry['workload']}, {name}: best with {100 * p:.1f} %" if fits
                   else f"{entry['workload']}, {name}: does not fit")  # fmt: skip
-    _table_axes(axis, skus, [entry["workload"] for entry in results])
-    axis.set_title(f"p_best by {house.words(metric)} [%]\nframed: least expected regret")
+    _table_axes(axis, skus, [along.folded(entry["workload"]) for entry in results])
+    axis.set_title(f"Probability of being best by\n{house.words(metric)} [%]; framed: the choice")
     return figure
+
+
+def _lines(results: Results) -> int:
+    return sum(1 + along.folded(entry["workload"]).count("\n") for entry in results)
 
 
 @house.styled
@@ -89,7 +93,7 @@ def flip_map(results: Results, *, metric: str) -> Figure:
     axis.set_ylabel(along.SIZES.get(up, up))
     axis.set_title(
         f"Choice by {house.words(metric)}, {along.common(labels)}\n"
-        "[%]: probability that another is best"
+        "number: probability that another is best"
     )
     handles = [_patch(name, looks[name]["color"]) for name in looks if name in chosen]
     house.legend_below(figure, handles, columns=3)
@@ -105,7 +109,7 @@ def _choice(
     sku = next(one for one in entry["skus"] if one["sku"] == entry["choice"])
     other = 1 - sku["p_best"]
     said = f"{entry['choice']}, {entry['verdict']}; another is best with probability {other:.3f}"
-    return house.tinted(looks[entry["choice"]]["color"], 1 - other), f"{100 * other:.0f}", said
+    return house.tinted(looks[entry["choice"]]["color"], 1 - other), f"{100 * other:.0f} %", said
 
 
 def _patch(label: str, colour: str) -> Any:

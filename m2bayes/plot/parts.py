@@ -25,6 +25,17 @@ GROUPS = {  # operators that share a colour in the bars
     "host": "host",
 }
 LIGHT = "light kernels"
+NAMES = {  # of operators, where their own is short
+    "qkv": "QKV projection",
+    "o": "output projection",
+    "gate_up": "gate and up projection",
+    "down": "down projection",
+    "lm_head": "LM head",
+    "all_reduce": "all-reduce",
+    "rope": "rotary embedding",
+    "kv_write": "KV-cache write",
+}
+ROW = 0.72  # of a row of operators that its SKUs take
 HATCHES = ("", "//", "..", "xx", "\\\\", "oo")
 MOST = 6  # workloads that one figure shows
 
@@ -62,8 +73,8 @@ def breakdown(results: Sequence[Mapping[str, Any]]) -> Figure:
     more = f"; the first {MOST} of {len(results)} workloads" if len(results) > MOST else ""
     mass = house.percent(along.mass_of(results))
     figure.suptitle(
-        f"Left: median of the step, divided as its operators' medians, and eti {mass}. "
-        f"Right: medians and eti {mass}{more}",
+        f"Left: median of the step, divided as its operators' medians; black: {mass} interval. "
+        f"Right: medians and {mass} intervals{more}",
         fontsize=9,
     )
     used = {_group(op["op"]) for entry in shown for sku in _fitting(entry) for op in sku["ops"]}
@@ -140,7 +151,7 @@ def _bars(
     axis.set_xlim(left=0)
     axis.grid(visible=False, axis="y")
     axis.set_xlabel(f"step time [{unit}]")
-    axis.set_title(entry["workload"])
+    axis.set_title(along.folded(entry["workload"], 46))
 
 
 def _intervals(
@@ -152,7 +163,10 @@ def _intervals(
         axis.set_visible(False)
         return
     ends = list[float]()
-    offsets = np.linspace(-0.3, 0.3, len(skus)) if len(skus) > 1 else [0.0]
+    step = min(0.28, ROW / len(skus))  # nearer to one another than to the next operator's
+    offsets = step * (np.arange(len(skus)) - (len(skus) - 1) / 2)
+    for at in range(0, len(names), 2):
+        axis.axhspan(at - 0.5, at + 0.5, color="#f2f2f2", linewidth=0, zorder=0)
     for shift, sku in zip(offsets, skus, strict=True):
         look, by_name = looks[sku["sku"]], {op["op"]: op for op in sku["ops"]}
         for at, name in enumerate(names):
@@ -168,8 +182,9 @@ def _intervals(
             said = f"{sku['sku']}, {name}: {middle:.3g} ({low:.3g} to {high:.3g}) {unit}"
             for artist in (*line, *point):
                 house.hover(artist, said)
-    axis.set_yticks(range(len(names)), [house.words(name) for name in names])
-    axis.set_ylim(len(names) - 0.4, -0.6)
+    axis.set_yticks(range(len(names)), [NAMES.get(name, house.words(name)) for name in names])
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    axis.grid(visible=False, axis="y")
     axis.set_xscale("log")
     house.round_log(axis.xaxis, ends)
     axis.set_xlabel(f"time in the step [{unit}]")

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 6  # plans that one figure shows
-LEAST = 0.5  # probability from which the axis goes, at least
+APART = 0.08  # of the axis that two fleets lie apart, to be written under both
 COSTS = {"cost_per_hour": "cost per hour", "gpus": "GPUs"}
+KEPT = 0.5  # probability from which a fleet is filled where none was asked for
 
 
 @house.styled
@@ -24,15 +25,15 @@ def cost_against_slo(
     confidence: float | None = None,
     currency: str = "USD/h",
 ) -> Figure:
-    """Cost of every plan against the probability that it meets the SLO.
+    """Cost of every plan, and of fleets around its size, with the probability of the SLO.
 
     Parameters
     ----------
     results : list of dict
         ``results`` of ``m2bayes plan --json``: ``sku``, ``tp``, ``gpus``, ``p_slo`` [1],
-        ``cost_per_hour``, or null. Where they are given, bands are drawn of ``p_slo_mcse`` [1], of
-        the intervals ``gpus_interval`` and ``cost_interval`` (``low``, ``high``), and of a
-        ``curve``: ``gpus``, ``p_slo`` and ``p_slo_mcse`` of smaller and larger fleets.
+        ``cost_per_hour``, or null. Where they are given, bands are drawn of the intervals
+        ``gpus_interval`` and ``cost_interval`` (``low``, ``high``), and points of a ``curve``:
+        ``gpus`` and ``p_slo`` of smaller and larger fleets.
     choice : str, optional
         SKU that the plan chooses; of several plans of it, the first.
     confidence : float, optional
@@ -43,8 +44,9 @@ def cost_against_slo(
     Returns
     -------
     Figure
-        One point a plan, of the best of them; without prices the number of GPUs takes the place
-        of the cost.
+        One row a plan, the best first, one point a fleet: above it its GPUs, below it the
+        probability that the targets are met; filled where that is enough. Without prices the
+        number of GPUs takes the place of the cost.
 
     Raises
     ------
@@ -56,77 +58,113 @@ def cost_against_slo(
     if not shown:
         raise DataError("no plan in the results can serve the load; there is nothing to draw")
     priced = all(plan.get("cost_per_hour") is not None for plan in shown)
-    key, unit = ("cost_per_hour", currency) if priced else ("gpus", "1")
-    figure, axes = house.canvas(height=4.2)
-    axis = axes[0, 0]
-    looks = house.looks(_name(plan) for plan in shown)
+    key = "cost_per_hour" if priced else "gpus"
+    figure, axes = house.canvas(width=8.0, height=1.7 + 0.72 * len(shown))
+    axis, looks = axes[0, 0], house.looks(plan["sku"] for plan in shown)
+    rows = [_fleets(plan, key) for plan in shown]
+    widest = max(x for row in rows for _, x, _ in row)
     best = next((plan for plan in shown if plan["sku"] == choice), None)  # they are sorted
-    for plan in shown:
-        _plan(axis, plan, key, unit, looks[_name(plan)], chosen=plan is best)
-    axis.set_xlabel("probability that the SLO is met [1]")
-    axis.set_ylabel(f"{COSTS[key]} [{unit}]")
-    axis.set_xlim(min(LEAST, *(float(plan["p_slo"]) for plan in shown)) - 0.03, 1.02)
-    axis.set_yscale("log")
-    house.round_log(axis.yaxis, axis.get_ylim())
-    if confidence is not None:
-        axis.axvline(confidence, color=house.GREY, linewidth=1, linestyle=":")
-        axis.annotate(
-            "asked for", (confidence, 1), xycoords=("data", "axes fraction"), xytext=(-3, -2),
-            textcoords="offset points", ha="right", va="top", fontsize=8, color="#555555",
-        )  # fmt: skip
-    more = f" (the best {MOST} of {len(served)} plans)" if len(served) > MOST else ""
-    axis.set_title(f"Cost against SLO; filled: the choice{more}")
-    handles = [_handle(_name(plan), looks[_name(plan)]) for plan in shown]
-    house.legend_below(figure, handles, columns=2)
+    enough = KEPT if confidence is None else confidence
+    for at, (plan, row) in enumerate(zip(shown, rows, strict=True)):
+        _band(axis, at, plan, key, looks[plan["sku"]])
+        near = [plan["gpus"], *(gpus for gpus, _, _ in row)]
+        counted, judged = (_told(row, near, apart * widest) for apart in (APART / 2, APART))
+        for fleet in row:
+            _point(axis, at, plan, fleet, looks[plan["sku"]], enough=enough,
+                   planned=fleet[0] == plan["gpus"], framed=plan is best,
+                   above=fleet in counted, below=fleet in judged)  # fmt: skip
+    names = [f"{plan['sku']}\nTP {plan['tp']}: {_each(plan['tp'])}" for plan in shown]
+    axis.set_yticks(range(len(shown)), names)
+    axis.set_ylim(len(shown) - 0.45, -0.55)
+    axis.set_xlim(0, 1.07 * widest)
+    axis.grid(visible=False, axis="y")
+    _plain(axis, whole=not priced)
+    axis.set_xlabel(f"{COSTS[key]} [{currency}]" if priced else "GPUs of the fleet")
+    _titles(figure, axis, len(served), confidence, chosen=best is not None)
     return figure
 
 
-def _plan(
+def _each(tp: int) -> str:
+    return "each GPU serves alone" if tp == 1 else f"{tp} GPUs serve together"
+
+
+def _fleets(plan: Mapping[str, Any], key: str) -> list[tuple[int, float, float]]:
+    """GPUs, cost or GPUs, and probability of each size of a plan, the smallest first."""
+    each = float(plan[key]) / plan["gpus"]
+    sizes = {size["gpus"]: float(size["p_slo"]) for size in plan.get("curve") or []}
+    sizes[plan["gpus"]] = float(plan["p_slo"])
+    return [(gpus, each * gpus, sizes[gpus]) for gpus in sorted(sizes)]
+
+
+def _told(
+    row: Sequence[tuple[int, float, float]], order: Sequence[int], apart: float
+) -> list[tuple[int, float, float]]:
+    """Fleets that are written at, the first in the order first; none too near to another."""
+    by_size, told = {fleet[0]: fleet for fleet in row}, list[tuple[int, float, float]]()
+    for gpus in dict.fromkeys(order):
+        fleet = by_size[gpus]
+        if all(abs(fleet[1] - other[1]) >= apart for other in told):
+            told.append(fleet)
+    return told
+
+
+def _band(axis: Any, at: int, plan: Mapping[str, Any], key: str, look: Mapping[str, str]) -> None:
+    """Interval of the cost, or of the GPUs that are needed."""
+    band = plan.get("cost_interval" if key == "cost_per_hour" else "gpus_interval") or {}
+    if band.get("low") is not None and band.get("high") is not None:
+        axis.plot([band["low"], band["high"]], [at, at], color=look["color"], linewidth=7,
+                  alpha=0.25, solid_capstyle="butt")  # fmt: skip
+
+
+def _point(
     axis: Any,
+    at: int,
     plan: Mapping[str, Any],
-    key: str,
-    unit: str,
+    fleet: tuple[int, float, float],
     look: Mapping[str, str],
     *,
-    chosen: bool,
+    enough: float,
+    planned: bool,
+    framed: bool,
+    above: bool,
+    below: bool,
 ) -> None:
-    x, y = float(plan["p_slo"]), float(plan[key])
-    _curve(axis, plan, y / plan["gpus"], look)
-    band = plan.get("cost_interval" if key == "cost_per_hour" else "gpus_interval")
-    if band and band.get("low") is not None:
-        axis.plot([x, x], [band["low"], band["high"]], color=look["color"], linewidth=5, alpha=0.3)
-    error = float(plan.get("p_slo_mcse") or 0.0)
-    if error:
-        axis.plot([x - error, x + error], [y, y], color=look["color"], linewidth=1.2)
+    """One fleet with its GPUs above and the probability below it."""
+    gpus, x, p = fleet
+    edge = house.INK if planned and framed else look["color"]
     point = axis.plot(
-        x, y, color=look["color"], marker=look["marker"], markersize=8, zorder=5,
-        markerfacecolor=look["color"] if chosen else "white",
+        x, at, marker="o", markersize=10 if planned else 6, color=look["color"], zorder=5,
+        markeredgecolor=edge, markeredgewidth=2.2 if planned and framed else 1.2,
+        markerfacecolor=look["color"] if p >= enough else "white", clip_on=False,
     )  # fmt: skip
-    house.hover(point[0], f"{_name(plan)}: {y:.4g} {unit}, P(SLO) {x:.3f}")
+    house.hover(point[0], f"{gpus} × {plan['sku']}, TP {plan['tp']}: {x:,.4g}, P(SLO) {p:.3f}")
+    weight = "bold" if planned else "normal"
+    said = [(f"{gpus:,}", 7, "bottom")] * above + [(house.chance(p), -7, "top")] * below
+    for text, lift, side in said:
+        axis.annotate(text, (x, at), xytext=(0, lift), textcoords="offset points", ha="center",
+                      va=side, fontsize=8, weight=weight)  # fmt: skip
 
 
-def _curve(axis: Any, plan: Mapping[str, Any], each: float, look: Mapping[str, str]) -> None:
-    """Other sizes of the fleet: probability against cost, with its Monte Carlo error."""
-    sizes = sorted(plan.get("curve") or [], key=lambda size: size["gpus"])
-    if not sizes:
-        return
-    cost = [each * size["gpus"] for size in sizes]
-    p = [size["p_slo"] for size in sizes]
-    error = [size.get("p_slo_mcse") or 0.0 for size in sizes]
-    low = [max(a - b, 0.0) for a, b in zip(p, error, strict=True)]
-    high = [min(a + b, 1.0) for a, b in zip(p, error, strict=True)]
-    axis.fill_betweenx(cost, low, high, color=look["color"], alpha=0.25, linewidth=0)
-    axis.plot(p, cost, color=look["color"], linestyle=look["linestyle"], linewidth=1.2)
-    for size, y in zip(sizes, cost, strict=True):
-        dot = axis.plot(size["p_slo"], y, color=look["color"], marker=".", markersize=4)
-        house.hover(dot[0], f"{size['gpus']} × {plan['sku']}: P(SLO) {size['p_slo']:.3f}")
+def _plain(axis: Any, *, whole: bool) -> None:
+    """Plain numbers with thousands separators, whole ones for GPUs."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axis.xaxis.set_major_locator(MaxNLocator(8, integer=whole))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
-def _name(plan: Mapping[str, Any]) -> str:
-    return f"{plan['gpus']} × {plan['sku']}, TP {plan['tp']}"
-
-
-def _handle(name: str, look: Mapping[str, str]) -> Any:
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], label=name, linestyle="", color=look["color"], marker=look["marker"])
+def _titles(
+    figure: Figure, axis: Any, count: int, confidence: float | None, *, chosen: bool
+) -> None:
+    """Say what the points and numbers are."""
+    more = f" (the best {MOST} of {count} plans)" if count > MOST else ""
+    axis.set_title(f"What it costs to keep to the targets{more}")
+    asked = "filled: that is enough" if confidence is None else (
+        f"filled: {house.percent(confidence)} or more, as asked"
+    )  # fmt: skip
+    framed = "; framed: the choice" if chosen else ""
+    figure.supxlabel(
+        "each point is a fleet; above it its GPUs, below it the probability that the targets are "
+        f"met;\n{asked}; large: the plan of each row{framed}",
+        fontsize=8.5,
+    )

@@ -53,7 +53,7 @@ def compared(axis: Any, draws: xr.DataArray, observed: xr.DataArray, mass: float
         (~outside, house.PALETTE[0], "o", "inside"),
         (outside, house.ALARM, "D", "outside"),
     ):
-        share = f"{100 * mask.mean():.1f} % {name} the eti {house.percent(mass)}"
+        share = f"{100 * mask.mean():.1f} % {name} their {house.percent(mass)} interval"
         dots = axis.plot(x[mask], ratio[mask], linestyle="", marker=marker, markersize=2.8,
                          color=colour, label=share)  # fmt: skip
         house.hover(dots[0], share)
@@ -63,7 +63,7 @@ def compared(axis: Any, draws: xr.DataArray, observed: xr.DataArray, mass: float
     house.round_log(axis.xaxis, x)
     _ratios(axis)
     axis.set_xlabel("predicted median [µs]")
-    axis.set_ylabel("measured / predicted median [1]")
+    axis.set_ylabel("measured / predicted median")
     axis.legend(loc="upper right", markerscale=2)
 
 
@@ -104,8 +104,7 @@ def check(
     compared(wide, draws, observed)
     wide.set_title(f"{observed.size:,} measured cells of {len(predictive)} SKUs or kernels")
     transformed(axes[1, 0], transforms)
-    axes[1, 0].set_title("PIT: its ECDF less the uniform one")
     covered(axes[1, 1], scores)
-    axes[1, 1].set_title("Coverage")
+    axes[1, 1].set_title("Coverage of the intervals")
     figure.suptitle(title, fontsize=10)
     return figure

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Results = Sequence[Mapping[str, Any]]
+SEEN = 0.01  # probability of being best that a SKU reaches somewhere, to have a line
+NARROW = 32  # characters of a label up to which a legend has three columns
+FEW = 3  # SKUs that are named where they have none
 
 
 @house.styled
@@ -37,8 +40,9 @@ def ranking(
     Returns
     -------
     Figure
-        Above, median and equal-tailed interval of each SKU; below, p_best with its Monte Carlo
-        error; where the choice changes, the size at which it does.
+        Above, median and equal-tailed interval of each SKU; below, the probability of being best
+        of those that ever have any, with its Monte Carlo error; where the choice changes, the size
+        at which it does.
     """
     labels = [entry["workload"] for entry in results]
     key = along.varying(labels)[0]
@@ -48,28 +52,59 @@ def ranking(
     above, below = axes[:, 0]
     looks = house.looks(along.skus_of(results))
     _metric_lines(above, ordered, sizes, looks, metric=metric, units=units)
+    unseen = []
     for name, look in looks.items():
-        _p_best_line(below, ordered, sizes, name, look)
-    handles = [_handle(name, look) for name, look in looks.items()]
-    handles.append(_band("interval (eti " + house.percent(along.mass_of(results)) + ")"))
+        if max(along.column(ordered, name, "p_best", 0.0)) >= SEEN:
+            _p_best_line(below, ordered, sizes, name, look)
+        else:
+            unseen.append(name)
+    handles = _handles(ordered, looks)
     if crossovers:
         for axis in (above, below):
             _crossing(axis, crossovers)
-        handles.append(_band("crossover: median, eti 90 %", ALL_CROSSINGS))
-    below.axhline(threshold, color=house.GREY, linewidth=0.8, linestyle=":")
-    below.annotate(
-        f"clear from {threshold:g}", (1, threshold), xycoords=("axes fraction", "data"),
-        ha="right", va="bottom", fontsize=8, color="#555555",
-    )  # fmt: skip
-    below.set_ylim(-0.03, 1.06)
-    below.set_ylabel("p_best [1]\n(± MCSE)")
+        handles.append(_band("choice changes, 90 % interval", ALL_CROSSINGS))
+    handles.append(_clear(below, threshold))
+    below.set_ylim(-3, 104)
+    below.set_ylabel("probability of\nbeing best [%]")
     below.set_xlabel(along.SIZES.get(key, key))
+    if unseen:
+        named = ", ".join(unseen) if len(unseen) <= FEW else f"{len(unseen)} of {len(looks)} SKUs"
+        below.set_title(f"not drawn, below 1 % everywhere: {named}", fontsize=8, weight="normal")
     above.set_title(f"{house.words(metric)}: {along.common(labels)}")
-    house.legend_below(figure, handles, columns=3)
+    house.legend_below(figure, handles, columns=_columns(handles))
     return figure
 
 
-ALL_CROSSINGS = {"color": house.GREY, "alpha": 0.2}
+ALL_CROSSINGS = {"facecolor": "none", "edgecolor": house.GREY, "alpha": 0.5, "hatch": "///"}
+
+
+def _clear(axis: Any, threshold: float) -> Any:
+    """Line from which a verdict is clear, and what a legend says of it."""
+    text = f"clear from {house.percent(threshold)}"
+    return axis.axhline(
+        100 * threshold, color=house.GREY, linewidth=1, linestyle=":", label=text, zorder=1
+    )
+
+
+def _handles(ordered: Results, looks: Mapping[str, Mapping[str, str]]) -> list[Any]:
+    """Legend of lines along one size: SKUs, their intervals, and what may not fit."""
+    from matplotlib.lines import Line2D
+
+    handles = []
+    for name, look in looks.items():
+        fits = any(np.isfinite(along.column(ordered, name, "median")))
+        handles.append(_handle(name if fits else f"{name} (does not fit)", look))
+    handles.append(_band(f"{house.percent(along.mass_of(ordered))} interval of each"))
+    if any(0 < p < 1 for name in looks for p in along.column(ordered, name, "p_fits", 1.0)):
+        hollow: dict[str, Any] = {"marker": "o", "markersize": 5, "markerfacecolor": "white"}
+        label = "hollow: may not fit in memory"
+        handles.append(Line2D([], [], label=label, color=house.GREY, linestyle="", **hollow))
+    return handles
+
+
+def _columns(handles: Sequence[Any]) -> int:
+    """Columns of a legend: as many as its longest label leaves room for."""
+    return 3 if max(len(handle.get_label()) for handle in handles) <= NARROW else 2
 
 
 def _handle(name: str, look: Mapping[str, str]) -> Any:
@@ -81,7 +116,7 @@ def _handle(name: str, look: Mapping[str, str]) -> Any:
 def _band(label: str, look: Mapping[str, Any] | None = None) -> Any:
     from matplotlib.patches import Patch
 
-    return Patch(label=label, **(look or {"color": house.PALETTE[0], "alpha": 0.2}))
+    return Patch(label=label, **(look or {"color": house.GREY, "alpha": 0.35}))
 
 
 def _metric_lines(
@@ -100,37 +135,40 @@ def _metric_lines(
     for name, look in looks.items():
         middle = np.array(along.column(ordered, name, "median")) / scale
         low, high = (np.array(edge) / scale for edge in along.edges(ordered, name))
+        open_ = [p == 1 for p in along.column(ordered, name, "p_fits", 1.0)]
         ends += [float(v) for v in (*low, *high) if np.isfinite(v)]
-        axis.fill_between(sizes, low, high, color=look["color"], alpha=0.2, linewidth=0)
+        pale = 0.2 if len(looks) <= len(house.PALETTE) else 0.08
+        axis.fill_between(sizes, low, high, color=look["color"], alpha=pale, linewidth=0)
         axis.plot(sizes, middle, label=name, markersize=0, color=look["color"],
                   linestyle=look["linestyle"])  # fmt: skip
         for at in [int(i) for i in np.flatnonzero(np.isfinite(middle))]:
             point = axis.plot(
-                sizes[at], middle[at], color=look["color"], marker=look["marker"], markersize=5
-            )
+                sizes[at], middle[at], color=look["color"], marker=look["marker"], markersize=5,
+                markerfacecolor=look["color"] if open_[at] else "white",
+            )  # fmt: skip
             text = f"{name}, {sizes[at]:,}: {middle[at]:.4g} ({low[at]:.4g} to {high[at]:.4g})"
             house.hover(point[0], f"{text} {unit}")
     axis.set_xscale("log", base=2)
     axis.set_yscale("log" if ends else "linear")
     house.whole_numbers(axis.xaxis, sizes)
     house.round_log(axis.yaxis, ends)
-    axis.set_ylabel(f"{house.words(metric)} [{unit}]")
+    axis.set_ylabel(house.label(house.words(metric), unit))
 
 
 def _p_best_line(
     axis: Any, ordered: Results, sizes: Sequence[float], name: str, look: Mapping[str, str]
 ) -> None:
-    p, error = (np.array(along.column(ordered, name, k)) for k in ("p_best", "p_best_mcse"))
+    p, error = (100 * np.array(along.column(ordered, name, k)) for k in ("p_best", "p_best_mcse"))
     axis.fill_between(
-        sizes, np.clip(p - error, 0, 1), np.clip(p + error, 0, 1), color=look["color"], alpha=0.25,
-        linewidth=0,
+        sizes, np.clip(p - error, 0, 100), np.clip(p + error, 0, 100), color=look["color"],
+        alpha=0.25, linewidth=0,
     )  # fmt: skip
     axis.plot(sizes, p, color=look["color"], linestyle=look["linestyle"])
     for at in range(len(sizes)):
         point = axis.plot(
             sizes[at], p[at], marker=look["marker"], color=look["color"], markersize=5
         )
-        text = f"{name}, {sizes[at]:,}: p_best {p[at]:.3f} ± {error[at]:.3f}"
+        text = f"{name}, {sizes[at]:,}: best with {p[at]:.1f} ± {error[at]:.1f} %"
         house.hover(point[0], text)
 
 
@@ -168,9 +206,8 @@ def times(results: Results, *, metric: str, units: str) -> Figure:
     _metric_lines(axes[0, 0], ordered, sizes, looks, metric=metric, units=units)
     axes[0, 0].set_xlabel(along.SIZES.get(key, key))
     axes[0, 0].set_title(f"{house.words(metric)}: {along.common(labels)}")
-    handles = [_handle(name, look) for name, look in looks.items()]
-    handles.append(_band("interval (eti " + house.percent(along.mass_of(results)) + ")"))
-    house.legend_below(figure, handles, columns=3)
+    handles = _handles(ordered, looks)
+    house.legend_below(figure, handles, columns=_columns(handles))
     return figure
 
 
@@ -178,7 +215,7 @@ MOST = 12  # workloads that one figure shows row by row
 
 
 def _rows(results: Results, *, metric: str, units: str) -> Figure:
-    """One panel a workload, one row a SKU, best first; p_best beside it where it is known."""
+    """One panel a workload, one row a SKU, best first; beside it what it is best with and fits."""
     shown = results[:MOST]
     heights = [len(entry["skus"]) + 1.2 for entry in shown]
     figure, axes = house.canvas(len(shown), height=0.9 + 0.3 * sum(heights), height_ratios=heights)
@@ -191,11 +228,15 @@ def _rows(results: Results, *, metric: str, units: str) -> Figure:
         axis.set_ylim(len(entry["skus"]) - 0.4, -0.6)
         axis.grid(visible=False, axis="y")
         axis.set_xlim(left=0)
-        axis.set_title(entry["workload"])
-        axis.set_xlabel(f"{house.words(metric)} [{unit}]")
+        axis.set_title(along.folded(entry["workload"], 80))
+        axis.set_xlabel(house.label(house.words(metric), unit))
     more = f"; the first {MOST} of {len(results)} workloads" if len(results) > MOST else ""
+    known = "p_best" in shown[0]["skus"][0]
+    told = "\nat the right: the probability of being the best" if known else ""
+    if any(0 < sku.get("p_fits", 1) < 1 for entry in shown for sku in entry["skus"]):
+        told += "; hollow, broken line: where it fits in memory at all"
     figure.supxlabel(
-        f"point: posterior median; line: eti {house.percent(along.mass_of(results))}{more}",
+        f"point: median; line: {house.percent(along.mass_of(results))} interval{more}{told}",
         fontsize=8.5,
     )
     return figure
@@ -204,7 +245,7 @@ def _rows(results: Results, *, metric: str, units: str) -> Figure:
 def _row(
     axis: Any, at: int, sku: Mapping[str, Any], look: Mapping[str, str], *, scale: float, unit: str
 ) -> None:
-    """Median and interval of one SKU on a line of its own, p_best at the right."""
+    """Median and interval of one SKU on a line of its own, its probabilities at the right."""
     if sku["median"] is None:
         axis.annotate("does not fit", (0.01, at), xycoords=("axes fraction", "data"), va="center",
                       color="#555555", fontsize=8)  # fmt: skip
@@ -212,11 +253,16 @@ def _row(
     low, middle, high = (
         v / scale for v in (sku["interval"]["low"], sku["median"], sku["interval"]["high"])
     )
-    line = axis.plot([low, high], [at, at], color=look["color"], linewidth=2)
-    point = axis.plot(middle, at, color=look["color"], marker=look["marker"], markersize=6)
+    fits = sku.get("p_fits", 1.0)
+    line = axis.plot([low, high], [at, at], color=look["color"], linewidth=2,
+                     linestyle="-" if fits == 1 else (0, (2, 1)))  # fmt: skip
+    point = axis.plot(middle, at, color=look["color"], marker=look["marker"], markersize=6,
+                      markerfacecolor=look["color"] if fits == 1 else "white")  # fmt: skip
     said = f"{sku['sku']}: {middle:.4g} ({low:.4g} to {high:.4g}) {unit}"
     for artist in (*line, *point):
         house.hover(artist, said)
-    if sku.get("p_best") is not None:
-        axis.annotate(f"p_best {sku['p_best']:.2f}", (1.005, at), va="center", fontsize=8,
+    told = [] if sku.get("p_best") is None else [f"best: {house.chance(sku['p_best'])}"]
+    told += [f"fits: {house.chance(fits)}"] if fits < 1 else []
+    if told:
+        axis.annotate(", ".join(told), (1.005, at), va="center", fontsize=8,
                       xycoords=("axes fraction", "data"), annotation_clip=False)  # fmt: skip

@@ -58,9 +58,9 @@ def regret(results: Sequence[Mapping[str, Any]], *, metric: str) -> Figure:
     axis.set_xscale("symlog", linthresh=LINEAR)
     axis.set_xlim(left=0)
     _percents(axis)
-    axis.set_yticks(range(len(shown)), [entry["workload"] for entry in shown])
+    axis.set_yticks(range(len(shown)), [along.folded(entry["workload"]) for entry in shown])
     axis.set_ylim(len(shown) - 0.5, -0.5)
-    axis.set_xlabel(f"expected regret in {house.words(metric)}, relative to the best [%]")
+    axis.set_xlabel(f"expected loss in {house.words(metric)} against the best [%]")
     more = f" (the first {MOST} of {len(results)} workloads)" if len(results) > MOST else ""
     axis.set_title(f"What each choice costs; filled: the choice{more}", pad=16)
     handles = [_point(name, look) for name, look in looks.items()]
@@ -78,5 +78,5 @@ def _percents(axis: Any) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axis.xaxis.set_major_locator(FixedLocator([0, 0.1, 1, 10, 100, 1000, 10_000]))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axis.xaxis.set_minor_locator(NullLocator())

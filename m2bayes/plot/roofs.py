@@ -51,7 +51,7 @@ def roofline(
     columns = min(2, len(skus))
     rows = -(-len(skus) // columns)
     figure, axes = house.canvas(
-        rows, columns, width=4.1 * columns + 0.8, height=3.4 * rows + 0.9, sharex=True
+        rows, columns, width=4.1 * columns + 0.8, height=3.4 * rows + 1.0, sharex=True, sharey=True
     )
     lines: dict[str, Any] = {}
     for axis, sku in zip(axes.ravel(), skus, strict=False):
@@ -60,10 +60,19 @@ def roofline(
             lines |= _points(axis, measured, sku)
         lines |= _roof(axis, sheet, cells)
         lines |= _bands(axis, time.sel(sku=sku), cells, sku, mass)
+    for axis, sku in zip(axes.ravel(), skus, strict=False):  # they share their limits
         _label(axis, sku)
+    for axis in axes[:, 1:].ravel():
+        axis.set_ylabel("")
     for axis in axes.ravel()[len(skus) :]:
         axis.set_visible(False)
     house.legend_below(figure, list(lines.values()), columns=2)
+    if measured is not None:
+        figure.suptitle(
+            "Points above a roofline: weights that stay in the L2 cache between the runs of a "
+            "benchmark",
+            fontsize=8.5,
+        )
     return figure
 
 
@@ -121,7 +130,7 @@ def _bands(
         low, middle, high = np.quantile(rate, [(1 - mass) / 2, 0.5, (1 + mass) / 2], axis=0)
         x, colour = _intensity(own).values, house.PALETTE[i % len(house.PALETTE)]
         axis.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
-        label = f"N = {n:,.0f}, K = {k:,.0f}: median, eti {house.percent(mass)}"
+        label = f"N = {n:,.0f}, K = {k:,.0f}: median, {house.percent(mass)} interval"
         line = axis.plot(x, middle, color=colour, linewidth=1.6, label=label)
         for j in range(len(at)):
             point = axis.plot(x[j], middle[j], color=colour, marker="o", markersize=2.5)
