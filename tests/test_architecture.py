@@ -50,8 +50,9 @@ LAYERS = [
         "discrepancy",
         "calibrate",
     },
-    {"serving.scheduler", "serving.queueing", "serving.mix", "prices", "dominance", "serving.bulk"},
-    {"serving.simulate", "serving.replica"},
+    {"serving.scheduler", "serving.queueing", "serving.mix", "prices", "dominance"},
+    {"serving.simulate", "serving.replica", "serving.backlog"},
+    {"serving.first_token", "serving.next_tokens", "serving.reading"},
     {"serving.steady"},
     {"serving.loops"},
     {"serving.goodput"},
@@ -225,7 +226,6 @@ LAZILY = {
     "surface": {"scipy"},
     "serving.steady": {"scipy"},
     "serving.loops": {"scipy"},
-    "serving.bulk": {"scipy"},
 }
 HEAVY = {"pymc", "pytensor", "arviz", "arviz_base", "arviz_stats", "arviz_plots", "nutpie"}
 HEAVY |= {"numba", "matplotlib", "scipy"}

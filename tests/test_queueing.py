@@ -1,4 +1,4 @@
-"""Queues: closed forms of M/M/1, M/M/c, M/D/1 and bulk service; limits and properties."""
+"""Queues: closed forms of M/M/1, M/M/c and M/D/1; limits and properties."""
 
 from math import factorial
 
@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2bayes.serving.bulk import STATES, bulk_queue
 from m2bayes.serving.queueing import (
     in_system,
     kingman_factor,
@@ -100,48 +99,3 @@ def test_the_share_of_variance_falls_from_one_without_a_step():
     assert share[0] == 1
     assert (np.diff(share) < 0).all()
     assert np.abs(np.diff(share)).max() < 1e-3
-
-
-# --- service in bulk -------------------------------------------------------------------------
-
-DECODE, PROMPT = 0.02, 0.03
-WAITING = np.arange(STATES)
-
-
-def bulk(rate, room, prompt=PROMPT, decode=DECODE):
-    step = decode + prompt * np.minimum(WAITING, room)
-    return bulk_queue(np.array([rate]), np.array([float(room)]), step[None])
-
-
-def test_a_step_with_room_for_all_takes_decoding_over_what_prompts_leave():
-    """A step is D + P·(arrivals in the step before): its mean solves s = D + λ P s."""
-    for rate in (1.0, 10.0, 25.0):
-        assert bulk(rate, 16).step[0] == pytest.approx(DECODE / (1 - rate * PROMPT), rel=2e-3)
-
-
-def test_what_arrives_is_read():
-    """Mean prompts a step, from its length, are arrivals in it, whatever the room."""
-    for room in (1, 2.5, 4):
-        rate = 0.7 * room / (DECODE + PROMPT * room)
-        read = (bulk(rate, room).step[0] - DECODE) / PROMPT
-        assert read == pytest.approx(rate * bulk(rate, room).step[0], rel=5e-3)
-
-
-def test_more_arrivals_wait_longer():
-    waits = [bulk(rate, 2) for rate in (5.0, 10.0, 15.0, 20.0)]
-    means = [b.p[0] * b.wait[0] for b in waits]
-    assert means == sorted(means)
-
-
-def test_more_than_a_full_step_reads_never_ends():
-    room = 2
-    full = room / (DECODE + PROMPT * room)
-    assert np.isfinite(bulk(0.95 * full, room).wait[0])
-    assert np.isinf(bulk(1.05 * full, room).wait[0])
-
-
-def test_few_arrivals_find_a_step_that_only_decodes():
-    rare = bulk(1e-6, 4)
-    assert rare.step[0] == pytest.approx(DECODE, rel=1e-5)
-    assert rare.reading[0] < 1e-5
-    assert rare.p[0] < 1e-5

@@ -1,27 +1,27 @@
 """Open and closed loops: the steady state of a server under arrivals at random, or fixed users.
 
-Two queues in a row: prompts wait for the prefill of others, and before that for a place in the
-batch when the KV cache or the engine's limit binds (M/M(n)/1 whose rate depends on the batch, with
-the correction of Allen and Cunneen for equal demands). Prompts that fill a step or more are read
-one after the other (M/G/1); of shorter ones a step reads several (`m2bayes.serving.bulk`).
+Two queues in a row: prompts wait for a place in the batch when the KV cache or the engine's limit
+binds (M/M(n)/1 whose rate depends on the batch, with the correction of Allen and Cunneen for equal
+demands), then for the prompts ahead, of which a step reads up to its budget
+(`m2bayes.serving.backlog`). What is read meanwhile slows tokens (`m2bayes.serving.next_tokens`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from m2bayes.serving.bulk import MOST, STATES, bulk_queue
-from m2bayes.serving.mix import scv
+from m2bayes.serving.backlog import Backlog, stationary
+from m2bayes.serving.first_token import first_token
+from m2bayes.serving.mix import CLASSES, scv
+from m2bayes.serving.next_tokens import completions, units_read
 from m2bayes.serving.queueing import TINY, in_system, kingman_factor
+from m2bayes.serving.reading import LEAST, in_company, lattice_of, stretch
 from m2bayes.serving.replica import Replica
-from m2bayes.serving.steady import Steady
+from m2bayes.serving.steady import Lumps, Steady
 
 FULLEST = 0.999  # utilisation of prefill that a closed loop can reach
-LEAST = 1e-9  # share of the time that is left to decoding
 ROUNDS = 40  # of the fixed point of a closed loop
-ALONE, TOGETHER = 0.7, 1.4  # prompts that a step has room for: one by one, and in bulk beyond
+FEW, MANY = 16.0, 32.0  # prompts read during an answer: lumps up to these, normal beyond
 PASSES = 2  # over batch and prefill, each of which depends on the other
 
 
@@ -100,34 +100,33 @@ def open_loop(
     utilisation = rate / np.maximum(highest, TINY)
     calm = np.where(utilisation < 1, rate, 0.5 * highest)  # the saturated answer for themselves
     running, place = np.minimum(held.batches, held.limit[:, None]), _at_limit(held)
-    decode, added = held.capped(held.decode), held.capped(held.mean(held.added))
-    again, scale = 1 + np.where(place, held.preempted[:, None], 0), np.ones(len(rate))
+    scale = np.ones(len(rate))
     for _ in range(PASSES):
-        drain = calm[:, None] * added * again * scale[:, None]
-        step = decode / np.maximum(1 - drain, LEAST)
-        seen, gap = _batches_met(held, calm, running, step)
-        batch = (seen * running).sum(-1)
-        queue = _prefill_queue(held, calm, seen, batch, arrival_scv)
-        scale = queue.scale
+        seen, gap, step = _met(held, calm, scale)
+        backlog = stationary(lattice_of(held, calm, seen))
+        scale = in_company(held, backlog, seen)
     token, variance = _token_time(seen * running, step)
     own, others = (np.einsum("dn,dkn->dk", seen, held.capped(t)) for t in (held.own, held.added))
     load = np.minimum(calm * scale * (others @ held.weight), FULLEST)
     square = (others**2 @ held.weight) * scale**2 / (1 - load) ** 2
+    beyond = backlog.beyond()
+    first = completions(backlog, beyond)
+    behind = _left(backlog, first)
     return Steady(
         held,
         rate,
         utilisation,
-        batch,
-        (np.where(place, seen, 0.0).sum(-1), queue.p),
-        (kingman_factor(arrival_scv, _answer_scv(held)) / gap, queue.wait),
-        queue.least,
-        queue.rest,
-        queue.chance,
-        own,
+        (seen * running).sum(-1),
+        (
+            np.where(place, seen, 0.0).sum(-1),
+            kingman_factor(arrival_scv, _answer_scv(held)) / gap,
+        ),
+        first_token(backlog, beyond, stretch(held, calm, seen, arrival_scv), own),
         token,
         variance,
         calm * token * square,
-        queue.behind * (1 + queue.behind) * square,
+        behind * (1 + behind) * square,
+        _lumps(held, backlog, first, token, seen * running),
     )
 
 
@@ -167,22 +166,22 @@ def closed_loop(held: Replica, users: np.ndarray, highest: np.ndarray) -> Steady
         rate = np.minimum((rate + new) / 2, highest)
     waits = np.maximum(users - batch, 0) / np.maximum(rate, TINY)
     fits = held.limit > 0
-    zero = np.zeros_like(rate)
+    zero, seen = np.zeros_like(rate), (held.batches == at[:, None]).astype(float)
+    backlog = stationary(lattice_of(held, rate * others, seen, idle=False))
     return Steady(
         held,
         np.where(fits, rate, 0.0),
         np.where(fits, np.minimum(rate / np.maximum(highest, TINY), FULLEST), np.inf),
         batch.astype(float),
-        (zero, busy),
-        (zero + 1, factor * shared / (1 - busy)),
-        zero,
-        np.stack([decode, zero], axis=-1),
-        np.stack([zero + 1, zero], axis=-1),
-        own + waits[:, None],
+        (zero, zero + 1),
+        first_token(
+            backlog, backlog.beyond(), stretch(held, rate * others, seen), own + waits[:, None]
+        ),
         step,
         zero,
         rate * step * (held.added[draws, :, at] ** 2 @ held.weight) * others,
         zero,
+        Lumps(0 * own, backlog.lattice.times[:, [0, -1]], ()),
     )
 
 
@@ -196,20 +195,27 @@ def _at_limit(held: Replica) -> np.ndarray:
     return np.asarray(held.batches >= held.limit[:, None])
 
 
-def _batches_met(
-    held: Replica, rate: np.ndarray, running: np.ndarray, step: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _met(
+    held: Replica, rate: np.ndarray, scale: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Probability of each number in the system, N standing for more, dims (draw, batch).
 
-    And by how much the full batch completes faster than requests arrive [1/s], dims (draw,).
+    And by how much the full batch completes faster than requests arrive [1/s], dims (draw,), and
+    a decode step with the prompts read in it [s], dims (draw, batch). `scale` is what a prompt adds
+    in company, over what it adds alone [1].
     """
+    decode, added = held.capped(held.decode), held.capped(held.mean(held.added))
+    again = 1 + np.where(_at_limit(held), held.preempted[:, None], 0)
+    step = decode / np.maximum(1 - (rate * scale)[:, None] * added * again, LEAST)
     if held.decodes <= 0:
         alone = np.zeros_like(step)
         alone[:, 0] = 1
-        return alone, np.ones_like(rate)
+        return alone, np.ones_like(rate), step
+    running = np.minimum(held.batches, held.limit[:, None])
     done = running[:, 1:] / (held.decodes * np.maximum(step[:, 1:], TINY))
     below, full = in_system(rate, done)
-    return np.concatenate([below, full[:, None]], axis=-1), np.maximum(done[:, -1] - rate, TINY)
+    seen = np.concatenate([below, full[:, None]], axis=-1)
+    return seen, np.maximum(done[:, -1] - rate, TINY), step
 
 
 def _token_time(weight: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -222,79 +228,31 @@ def _token_time(weight: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.nd
     return mean, np.where(none, 0.0, variance)
 
 
-@dataclass(frozen=True)
-class _Queue:
-    """Queue of prompts, dims (draw,): probability and mean of a wait [s]; see `Steady`."""
-
-    p: np.ndarray
-    wait: np.ndarray
-    least: np.ndarray
-    rest: np.ndarray
-    chance: np.ndarray  # dims (draw, kind), as is `rest`
-    behind: np.ndarray  # prompts that queue when one has been read, on average [1]
-    scale: np.ndarray  # what a prompt adds in company, over what it adds alone [1]
+def _left(backlog: Backlog, first: np.ndarray) -> np.ndarray:
+    """Prompts that wait when one has been read, on average [1], dims (draw,)."""
+    lattice, units = backlog.lattice, np.arange(first.shape[-1])
+    left = np.maximum(units - lattice.room, 0)
+    return np.asarray((first @ left) / lattice.size)
 
 
-def _prefill_queue(
-    held: Replica, rate: np.ndarray, seen: np.ndarray, batch: np.ndarray, arrival_scv: float
-) -> _Queue:
-    """Queue of prompts at the mean batch: one after the other, or several in a step."""
-    single = _one_by_one(held, rate, seen, arrival_scv)
-    at = np.clip(np.round(batch), 1, np.maximum(held.limit, 1)).astype(int)
-    room = held.room(at)
-    share = np.clip((room - ALONE) / (TOGETHER - ALONE), 0, 1)  # in between neither queue is right
-    if not share.any():
-        return single
-    unit = np.maximum(room / MOST, 1.0)  # prompts that count as one
-    step = held.with_prompts(np.arange(STATES) * unit[:, None], at)
-    bulk = bulk_queue(rate / unit, np.maximum(room / unit, 1.0), step)
-    idle = seen[:, 0] * np.maximum(1 - rate * held.mean(held.own)[:, 0], 0)
-    decoding, alone = step[:, 0], held.mean(held.added)[np.arange(len(at)), at]
-    more = np.clip(1 - decoding / bulk.step, 0, 1)  # share of the time that prompts add
-    scale = np.where(rate * alone > LEAST**2, more / np.maximum(rate * alone, LEAST**2), 1.0)
-    several = _Queue(
-        bulk.p,
-        bulk.wait,
-        np.zeros_like(rate),
-        np.stack([decoding, np.where(np.isfinite(bulk.met), bulk.met, 0)], axis=-1),
-        (1 - idle)[:, None] * np.stack([1 - bulk.reading, bulk.reading], axis=-1),
-        np.zeros_like(rate),
-        np.where(np.isfinite(bulk.step), scale, single.scale),
-    )
-    pairs = zip(vars(several).values(), vars(single).values(), strict=True)
-    return _Queue(*(_blend(share, a, b) for a, b in pairs))
-
-
-def _blend(share: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Share of the first, and the rest of the second, dims kept; either alone may be infinite."""
-    part = share.reshape(-1, *[1] * (first.ndim - 1))
-    both = np.where(part > 0, part, 0) * np.where(part > 0, first, 0)
-    return both + np.where(part < 1, (1 - part) * np.where(part < 1, second, 0), 0)
-
-
-def _one_by_one(held: Replica, rate: np.ndarray, seen: np.ndarray, arrival_scv: float) -> _Queue:
-    """M/G/1 queue of prompts that fill one step or more.
-
-    Who waits starts amid a step, at any place, so that its own end is rounded up to the end of a
-    step: half a step later, on average.
-    """
-    shared, own = (np.einsum("dn,dkn->dk", seen, held.capped(t)) for t in (held.shared, held.own))
-    mean = shared @ held.weight
-    busy = np.minimum(rate * mean, 1 - LEAST)
-    late = kingman_factor(arrival_scv, scv(shared, held.weight)) / (1 - busy)
-    reading = np.minimum(rate * (own @ held.weight), 1.0)
-    room = np.minimum(held.room((seen * held.batches).sum(-1)), 1)
-    rounding = np.maximum(mean * (1 + room / 2) - own @ held.weight, 0)
-    busy_decoding = 1 - seen[:, 0]
-    decoding = (seen * held.capped(held.decode)).sum(-1) / np.maximum(busy_decoding, TINY)
-    zero = np.zeros_like(rate)
-    waits = np.maximum(busy, reading)  # the last step of a prompt, too, must end
-    return _Queue(
-        np.minimum(waits, 1 - LEAST),
-        busy * late * mean / np.maximum(waits, TINY),
-        rounding,
-        np.stack([decoding, zero], axis=-1),
-        np.stack([(1 - reading) * busy_decoding, zero], axis=-1),
-        busy * (1 + busy * late),
-        zero + 1,
-    )
+def _lumps(
+    held: Replica, backlog: Backlog, first: np.ndarray, token: np.ndarray, met: np.ndarray
+) -> Lumps:
+    """TPOT of the answers during which few prompts are read, `met` the batches that tokens meet."""
+    answers, lattice = held.mix["output_tokens"].values, backlog.lattice
+    steps = np.maximum(answers - 1, 1)
+    prompts = (token / lattice.gap)[:, None] * steps
+    share = np.clip((MANY - prompts) / (MANY - FEW), 0, 1) * (answers > 1)
+    chance = [np.zeros((len(token), 0))] * len(steps)
+    short = np.unique(steps[(share > 0).any(0)])
+    for counts in np.array_split(short, CLASSES):
+        alike = np.flatnonzero(np.isin(steps, counts))
+        if len(alike):
+            mean = float(np.average(steps[alike], weights=held.weight[alike]))
+            found = units_read(backlog, first, mean, token)
+            for k in alike:
+                chance[k] = found
+    total = met[:, 1:].sum(-1)
+    decode = (met * held.capped(held.decode)).sum(-1) / np.maximum(total, TINY)
+    more = np.where(total > 0, np.maximum(decode - lattice.times[:, 0], 0), 0)
+    return Lumps(share, lattice.times[:, [0, -1]] + more[:, None], tuple(chance))

@@ -154,6 +154,6 @@ def plan_remarks(head: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[
     elif head["prices"] != "given":
         yield f"prices: {head['prices']}"
     yield (
-        "queues: M/M(n)/1 for the batch, prompts in bulk or M/G/1, corrected after Allen and "
-        "Cunneen; no prefix caching, no speculation; load split evenly"
+        "queues: M/M(n)/1 for the batch, corrected after Allen and Cunneen, bulk service for "
+        "prompts; no prefix caching, no speculation; load split evenly"
     )

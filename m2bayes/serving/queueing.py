@@ -176,7 +176,7 @@ def quantile(
                 break
             high = np.where(short, 2 * high, high)
         never = tail(high) > 1 - level
-        for _ in range(50):
+        for _ in range(40):
             middle = (low + high) / 2
             above = tail(middle) > 1 - level
             low, high = np.where(above, middle, low), np.where(above, high, middle)

@@ -6,10 +6,46 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from m2bayes.serving.queueing import TINY, lifetime_share, quantile, waits_tail
+from m2bayes.serving.backlog import TINY
+from m2bayes.serving.first_token import FirstToken
+from m2bayes.serving.queueing import lifetime_share, quantile, waits_tail
 from m2bayes.serving.replica import Replica
 
-NODES = (np.arange(5) + 0.5) / 5  # of the rest of the step under way, which is uniform
+RARE = 1e-9  # chance to wait for a place below which nobody does
+
+
+@dataclass(frozen=True)
+class Lumps:
+    """TPOT of answers too short for a normal distribution.
+
+    Parameters
+    ----------
+    share : ndarray, dims (draw, request)
+        How far an answer is short, from 0 to 1 [1].
+    ends : ndarray, dims (draw, 2)
+        TPOT with nothing read meanwhile, and in full steps alone [s].
+    chance : tuple of ndarray, dims (draw, part)
+        Of evenly spaced TPOT between these, request by request [1]; nothing where all are long.
+    """
+
+    share: np.ndarray
+    ends: np.ndarray
+    chance: tuple[np.ndarray, ...]
+
+    def tail(self, request: int, time: np.ndarray, variance: np.ndarray) -> np.ndarray:
+        """Share of a kind of request above `time` [s], with a variance [s²] added, dims (draw,)."""
+        from scipy.special import ndtr  # type: ignore[import-untyped]
+
+        chance = self.chance[request]
+        if not chance.size:
+            return np.zeros_like(time)
+        low, high = self.ends.T
+        part = np.linspace(0, 1, chance.shape[-1])
+        inside = (part > 0) & (part < 1)  # stands for all TPOT near it
+        width = ((high - low) / (len(part) - 1))[:, None] * inside
+        sd = np.maximum(np.sqrt(variance[:, None] + width**2 / 12), TINY)
+        above = low[:, None] + (high - low)[:, None] * part - time[:, None]
+        return np.asarray((chance * ndtr(above / sd)).sum(-1))
 
 
 @dataclass(frozen=True)
@@ -26,60 +62,46 @@ class Steady:
         Rate over the highest that is sustained [1].
     batch : ndarray, dims (draw,)
         Mean sequences that decode [1].
-    wait, mean_wait : tuple of two ndarray, dims (draw,)
-        Probability to wait for a place, and for prefill [1]; mean of those who wait [s].
-    least : ndarray, dims (draw,)
-        How long who waits for prefill waits at least, on top of that mean [s].
-    rest, chance : ndarray, dims (draw, kind)
-        Lengths of the step under way, of which a uniform share is left [s]: without prompts, with
-        some; and the chance to meet each [1], else the server is idle or the queue counts it.
-    own : ndarray, dims (draw, request)
-        What a prompt's own steps take, with a constant wait if there is one [s].
+    place : tuple of two ndarray, dims (draw,)
+        Probability to wait for a place [1]; mean of those who wait [s].
+    first : FirstToken
+        From a place to the first token.
     step : ndarray, dims (draw,)
         Mean time between two tokens of a sequence, TPOT [s].
     step_variance, interference, backlog : ndarray, dims (draw,)
         Variance of that over the batches met; of what others' prefills add to a decode step; of
         what those queueing at its start add to all decode steps of a request [s²].
+    lumps : Lumps
+        TPOT of short answers.
     """
 
     replica: Replica
     rate: np.ndarray
     utilisation: np.ndarray
     batch: np.ndarray
-    wait: tuple[np.ndarray, np.ndarray]
-    mean_wait: tuple[np.ndarray, np.ndarray]
-    least: np.ndarray
-    rest: np.ndarray
-    chance: np.ndarray
-    own: np.ndarray
+    place: tuple[np.ndarray, np.ndarray]
+    first: FirstToken
     step: np.ndarray
     step_variance: np.ndarray
     interference: np.ndarray
     backlog: np.ndarray
+    lumps: Lumps
 
     def ttft_tail(self, time: np.ndarray) -> np.ndarray:
         """Share of requests whose first token takes longer than `time` [s], dims (draw,)."""
-        idle = np.maximum(1 - self.chance.sum(-1, keepdims=True), 0)
-        chance = np.concatenate(
-            [
-                idle,
-                self.chance[..., None].repeat(len(NODES), -1).reshape(len(idle), -1) / len(NODES),
-            ],
-            axis=-1,
-        )
-        rest = (self.rest[..., None] * NODES).reshape(len(idle), -1)
-        rest = np.concatenate([np.zeros_like(idle), rest], axis=-1)[:, None, :]
-        left = time[:, None, None] - self.own[..., None] - rest
-        place, queue = (w[:, None, None] for w in self.wait)
-        mean = self.mean_wait[0][:, None, None], self.mean_wait[1][:, None, None]
-        waited = waits_tail(left - self.least[:, None, None], (place, 1.0), mean)
-        late = (1 - queue) * waits_tail(left, (place, 0.0), mean) + queue * waited
-        tail = np.einsum("dkn,dn,k->d", late, chance, self.replica.weight)
+        tail, (chance, mean) = self.first.tail(time), self.place
+        if chance.max() > RARE:
+            p, wait = self.first.some, self.first.wait
+            rest = (self.first.share * self.first.rest).sum(-1) / 2
+            left = (time - rest)[:, None] - self.first.own
+            means = mean[:, None], wait[:, None]
+            both = waits_tail(left, (1.0, p[:, None]), means) @ self.replica.weight
+            tail = (1 - chance) * tail + chance * np.maximum(both, tail)
         return np.where(self.utilisation < 1, tail, 1.0)
 
     def tpot_tail(self, time: np.ndarray) -> np.ndarray:
         """Share of requests whose TPOT is above `time` [s], dims (draw,); of two tokens or more."""
-        from scipy.special import ndtr  # type: ignore[import-untyped]
+        from scipy.special import ndtr
 
         answer, weight = self.replica.mix["output_tokens"].values, self.replica.weight
         weight = np.where(answer > 1, weight, 0)
@@ -90,16 +112,17 @@ class Steady:
         own = self.step_variance[:, None] * kept
         others = self.interference[:, None] / steps + self.backlog[:, None] / steps**2
         sd = np.sqrt(own + others + np.sqrt(self.step_variance[:, None] * others))
-        z = (self.step[:, None] - time[:, None]) / np.maximum(sd, TINY)
-        tail = ndtr(z) @ (weight / weight.sum())
-        return np.where(self.utilisation < 1, tail, 1.0)
+        late = ndtr((self.step[:, None] - time[:, None]) / np.maximum(sd, TINY))
+        for k in range(len(self.lumps.chance)):
+            lumps = self.lumps.tail(k, time, own[:, k])
+            late[:, k] += self.lumps.share[:, k] * (lumps - late[:, k])
+        return np.where(self.utilisation < 1, late @ (weight / weight.sum()), 1.0)
 
     def ttft(self, level: float) -> np.ndarray:
         """TTFT that a share `level` [1] of the requests keep to [s], dims (draw,)."""
-        start = self.own.min(-1)
-        end = self.own.max(-1) + self.rest.max(-1) + sum(self.mean_wait) + self.least
-        end = np.where(np.isfinite(end), end, start + 1)
-        return quantile(self.ttft_tail, level, start, end)
+        end = self.first.own.max(-1) + self.first.wait + self.place[1]
+        end = np.where(np.isfinite(end), end, 1.0)
+        return quantile(self.ttft_tail, level, np.zeros_like(end), end)
 
     def tpot(self, level: float) -> np.ndarray:
         """TPOT that a share `level` [1] of the requests keep to [s], dims (draw,); NaN if none."""
@@ -110,7 +133,5 @@ class Steady:
 
     def mean_ttft(self) -> np.ndarray:
         """Mean TTFT over requests [s], dims (draw,); infinite where saturated."""
-        means = self.mean_wait[0], self.mean_wait[1] + self.least
-        waits = sum(p * mean for p, mean in zip(self.wait, means, strict=True))
-        mean = waits + (self.rest * self.chance).sum(-1) / 2 + self.own @ self.replica.weight
+        mean = self.place[0] * self.place[1] + self.first.mean()
         return np.where(self.utilisation < 1, mean, np.inf)
