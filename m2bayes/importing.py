@@ -12,12 +12,16 @@ import xarray as xr
 from m2bayes._files import sha256, shown, write_whole
 from m2bayes.database import Database
 from m2bayes.errors import DataError, M2BayesError, RecordError, UnknownNameError
+from m2bayes.importers._meaning import MEANINGS
 from m2bayes.importers._parts import PLACE, Ask, Part, joined, names_of
+from m2bayes.importers.engines import NUMBERS, TEXTS
 from m2bayes.importers.formats import FORMATS, Format, Whole, recognised
 from m2bayes.linting.floors import sound, weights_of
 from m2bayes.linting.plausible import Finding, counted
 from m2bayes.measurements import checked, content_hash
 from m2bayes.mechanism.laws import LAWS
+
+FACTS = {*MEANINGS, *NUMBERS, *TEXTS, "kernel_source"}  # that files may leave out
 
 
 def read(
@@ -55,6 +59,9 @@ def read(
     """
     if form and form not in FORMATS:
         raise UnknownNameError("format", form, FORMATS)
+    for key in given or {}:
+        if key not in FACTS:
+            raise UnknownNameError("key of --given", key, FACTS)
     database = database.with_cards([sku] if sku else [])
     full = None if sku is None else str(database.sku_card(sku)[0]["name"])
     ask = Ask(database, full, dict(given or {}))
@@ -64,7 +71,16 @@ def read(
         if isinstance(chosen, Whole):
             raise DataError(f"{form}: reads the files of one card at once; import them")
         parts.append(_read_one(path, form, chosen, ask))
-    return joined(parts)
+    part = joined(parts)
+    stray = [key for key in ask.given if part.kind in LAWS and key not in _facts_of(part.kind)]
+    if stray:
+        raise DataError(f"--given {stray[0]}: rows of {part.kind} have no {stray[0]}; leave it out")
+    return part
+
+
+def _facts_of(law: str) -> set[str]:
+    """Keys of --given that rows of a law have a use for."""
+    return {*LAWS[law].columns, "dtype", "phase", "kernel_source", "op", "llm"}
 
 
 def _read_one(path: Path, form: str, chosen: Format, ask: Ask) -> Part:
@@ -168,7 +184,13 @@ def tidy(part: Part) -> pd.DataFrame:
     if part.kind in LAWS:
         rows = rows.astype(dict.fromkeys(rows.select_dtypes("category"), object))
         origin = _several(sorted(part.raw["file"].astype(str).unique()))
-        return checked(rows, origin=origin, law=LAWS[part.kind])
+        if "dtype" not in rows:
+            return checked(rows, origin=origin, law=LAWS[part.kind])
+        forms = [
+            checked(held, origin=origin, law=LAWS[part.kind]).assign(dtype=form)
+            for form, held in rows.groupby("dtype", sort=True)
+        ]
+        return pd.concat(forms, ignore_index=True)
     names = names_of(rows)
     text = [name for name in names if not pd.api.types.is_numeric_dtype(rows[name])]
     for name in text:

@@ -213,6 +213,42 @@ def test_a_refused_import_writes_nothing(files, capsys, monkeypatch, change, mes
     assert {p: p.read_bytes() for p in files.rglob("*") if p.is_file()} == before
 
 
+PLAIN = "sku,M,N,K,time [ms],backend,version{}\nh100,64,4096,4096,0.02,vllm,1{}\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "given", "dtype"),
+    [
+        ((",dtype", ",fp8"), {}, "fp8"),
+        ((",precision", ",bfloat16"), {}, "bf16"),
+        (("", ""), {"dtype": "fp8"}, "fp8"),
+        ((",dtype", ","), {"dtype": "fp8"}, "fp8"),
+        (("", ""), {}, None),
+    ],
+)
+def test_the_dtype_that_a_table_says_is_kept(database, tmp_path, said, given, dtype):
+    path = tmp_path / "rows.csv"
+    path.write_text(PLAIN.format(*said))
+    table = imported(database, "plain", [str(path)], given=given)
+    assert table.get("dtype", pd.Series([None])).tolist() == [dtype]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("versoin=1", "unknown key of --given 'versoin'; did you mean version?"),
+        ("tp=2", "--given tp: rows of gemm_time have no tp; leave it out"),
+    ],
+)
+def test_a_given_fact_that_nothing_uses_is_refused(tmp_path, capsys, given, message):
+    path, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    path.write_text(PLAIN.format("", ""))
+    code, _, err = run(capsys, "import", "plain", str(path), "--given", given, "--out", str(out))
+    assert code == 2
+    assert message in err
+    assert not out.exists()
+
+
 def test_the_help_lists_the_formats(capsys):
     code, out, _ = run(capsys, "import", "--help")
     assert code == 0

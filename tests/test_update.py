@@ -496,6 +496,7 @@ def test_a_part_of_an_assembly_is_replaced(file, tmp_path):
         (lambda t: t.assign(phase="decode"), [], "column phase: posterior"),
         (lambda t: t.assign(dtype="fp8"), [], "is of bf16; leave other rows out"),
         (lambda t: t.assign(op_time=1e3 * t["op_time"]), [], "give seconds (m2bayes import reads"),
+        (lambda t: t.assign(op_time=t["op_time"] / 20), [], "the card needs at its peak"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line_and_nothing_is_written(
@@ -506,6 +507,17 @@ def test_what_cannot_be_used_is_refused_in_one_line_and_nothing_is_written(
     line = refusal(run("update", NAME, str(path), "--out", str(out), *args, "--quiet"))
     assert said in line
     assert not out.exists()
+
+
+def test_copies_of_a_row_count_once(small_database, file, stored, tmp_path):
+    path = tmp_path / "my-rows.csv"
+    table = pd.read_csv(file)
+    pd.concat([table, table, table.head(3)]).to_csv(path, index=False)
+    told = []
+    done = update(small_database, NAME, str(path), tell=told.append)
+    pd.testing.assert_frame_equal(done.rows, stored[1].rows)
+    xr.testing.assert_identical(done.found.draws, stored[1].found.draws)
+    assert f"{len(table) + 3} rows repeat another to the last digit: each counts once" in told
 
 
 def test_rows_that_the_posterior_knows_are_refused(database, small_database, stored, tmp_path):

@@ -26,8 +26,8 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("sustained_clock",),
         ("op", "M", "N", "K", "power_limit", "boost_clock", "half_width"),
     ),
-    "gemm_time": (("M", "N", "K", "op_time"), ()),
-    "attention": (("batch", "length", "heads", "kv_heads", "op_time"), ("phase",)),
+    "gemm_time": (("M", "N", "K", "op_time"), ("dtype",)),
+    "attention": (("batch", "length", "heads", "kv_heads", "op_time"), ("phase", "dtype")),
     "light_time": (("kernel", "tokens", "width", "op_time"), ()),
     "allreduce_time": (("gpus", "bytes", "op_time"), ()),
     "host_time": (("kernels", "sequences", "mode", "op_time"), ()),
@@ -44,6 +44,7 @@ ORDER = {  # as in the tables that come with the models
 }
 PHASES = {"prefill": "prefill_time", "context": "prefill_time", "decode": "decode_time"}
 PHASES |= {"generation": "decode_time"}
+FORMS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float8": "fp8", "fp8_e4m3": "fp8"}
 WHAT = (
     "sku, backend, version and the sizes of a kernel (M, N, K; batch, length, heads, kv_heads and "
     "phase; kernel, tokens, width; gpus, bytes) with op_time [s]; or workload and step_time [s]"
@@ -123,6 +124,9 @@ def _block(
             tidy[meaning] = numbers(frame, column.name, texts, origin) * column.factor
         else:
             tidy[meaning] = frame[column.name].fillna("").astype(str).str.strip()
+    if kind in LAWS and ("dtype" in used or "dtype" in ask.given):
+        said = tidy.get("dtype", pd.Series(ask.given.get("dtype", ""), index=frame.index))
+        tidy["dtype"] = said.mask(said == "", ask.given.get("dtype", "")).replace(FORMS)
     time = next((used[t].name for t in ("op_time", "step_time", *TIMES) if t in used), "")
     rows = placed(pd.DataFrame(_with_kind(tidy, kind, ask), index=frame.index), origin, time)
     key = [c.name for m, c in used.items() if m not in ("op_time", "step_time", *TIMES)]
@@ -136,7 +140,7 @@ def _with_kind(tidy: dict[str, Any], kind: str, ask: Ask) -> dict[str, Any]:
         tidy = {name: cells for name, cells in tidy.items() if name not in LABELS[1:]}
         for name in ("M", "N", "K", "power_limit", "boost_clock", "half_width"):
             tidy.setdefault(name, ask.number(name))
-    order = LAWS[kind].columns if kind in LAWS else ORDER.get(kind, tuple(tidy))
+    order = (*LAWS[kind].columns, "dtype") if kind in LAWS else ORDER.get(kind, tuple(tidy))
     return {name: tidy[name] for name in order if name in tidy}
 
 

@@ -77,12 +77,16 @@ def _wide(shape: np.ndarray, rate: np.ndarray) -> np.ndarray:
 def _farthest(residual: np.ndarray) -> list[int]:
     """The run of an outlying cell to name, unless its runs agree: then it is the shape's own.
 
+    Of two that disagree it is the one that is farther from what is expected.
+
     >>> _farthest(np.array([0.02, 1.39, 0.0])), _farthest(np.array([1.3, 1.4]))
     ([1], [])
+    >>> _farthest(np.array([0.0, 3.4]))
+    [1]
     """
     if len(residual) == 1:
         return [0]
     others = [np.median(np.delete(residual, i)) for i in range(len(residual))]
     away = np.abs(residual - others)
-    far = int(np.argmax(away))
+    far = int(np.lexsort([np.abs(residual), away])[-1])
     return [far] if away[far] > abs(others[far]) else []

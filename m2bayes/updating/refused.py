@@ -8,7 +8,9 @@ import xarray as xr
 
 from m2bayes.database import Database, digest
 from m2bayes.errors import DataError, DatasheetError, UnknownNameError
+from m2bayes.importers._parts import Part
 from m2bayes.kernels import unit_labels, unit_sheets
+from m2bayes.linting.floors import SLACK, WORK, floors
 from m2bayes.measurements import checked
 from m2bayes.mechanism.laws import LAWS, Law
 from m2bayes.predictive import law_of
@@ -88,6 +90,25 @@ def refuse_known(
         raise DataError(
             f"{file}: holds {twice} rows that posterior {record.name} knows already; leave them out"
         )
+
+
+def refuse_impossible(law: str, rows: pd.DataFrame, sheets: xr.Dataset, file: str) -> None:
+    """Refuse rows, dims (row,) [s], half of which are faster than their card can be.
+
+    Of a few such rows `m2bayes.updating.outlying` says that they are not believed.
+    """
+    if law not in WORK:
+        return
+    floor = floors(Part(law, rows, rows), sheets)
+    least = floor[["compute", "memory"]].max(axis=1).to_numpy()
+    for sku, at in rows.reset_index(drop=True).groupby("sku").groups.items():
+        ratio = float(np.median(rows["op_time"].to_numpy()[at] / np.maximum(least[at], 1e-12)))
+        if ratio < SLACK:
+            raise DataError(
+                f"{file}: column op_time: half of the rows of {sku} take {ratio:.0%} or less of "
+                "the time that the card needs at its peak: another unit, tensor parallelism or a "
+                "narrower dtype; leave them out, or give seconds (m2bayes import reads other units)"
+            )
 
 
 def refuse_other_unit(

@@ -25,6 +25,7 @@ from m2bayes.updating.conditioned import PATHS, Sampled, Updated, updated
 from m2bayes.updating.moves import moves
 from m2bayes.updating.refused import (
     refuse_foreign,
+    refuse_impossible,
     refuse_known,
     refuse_other_unit,
     sheets_of_rows,
@@ -111,11 +112,12 @@ def update(
         posterior = assembly.parts[part]
     record, parent = database.posterior(posterior), database.draws(posterior)
     law = LAWS[database.model(record.model).law]
-    rows = checked(table, origin=file, law=law)
+    rows = _once(checked(table, origin=file, law=law), tell)
     refuse_foreign(record, law, table, file)
     sheets, digests = sheets_of_rows(database.with_cards(cards), record, rows, file)
     old = past_rows(database, posterior)
     refuse_known(database, record, rows, old, file)
+    refuse_impossible(database.model(record.model).law, rows, sheets, file)
     refuse_other_unit(parent, rows, sheets, file)
 
     def sample(units: list[Unit]) -> Sampled:
@@ -137,6 +139,17 @@ def update(
     if assembly is not None and part is not None:
         assembly = _assembly(assembly, part, made, Path(file).stem)
     return Update(made, found, everything, assembly)
+
+
+def _once(rows: pd.DataFrame, tell: Tell) -> pd.DataFrame:
+    """Rows, dims (row,) [s], those that repeat another to the last digit left out.
+
+    Repeats of a measurement differ; copies of it would count it twice.
+    """
+    found = rows.drop_duplicates(ignore_index=True)
+    if len(found) < len(rows):
+        tell(f"{len(rows) - len(found)} rows repeat another to the last digit: each counts once")
+    return found
 
 
 def _part(database: Database, assembly: Assembly, table: pd.DataFrame, file: str) -> str:
