@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
 
-from m2bayes.question import Question, step_times
+from m2bayes.question import Question, metric_of, step_times
 from m2bayes.workload import Step
 
 VARIED = {"decode": "batch", "prefill": "tokens", "mixed": "batch"}
-STEPS = 17  # sizes tried between two workloads
+STEPS = 17  # sizes tried between the two workloads whose choice differs
+BEYOND = 5  # and between two others of the same choices
 
 
 def crossovers(question: Question, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Find between neighbouring workloads the size at which the choice changes.
 
     Workloads are neighbours when they differ in batch (decode, mixed) or tokens (prefill) alone.
-    A choice that changes because a SKU no longer fits is no crossover.
+    A choice that changes because a SKU no longer fits is no crossover. The size is looked for
+    among all such workloads on whose one side the one SKU is chosen, and on the other the other.
 
     Parameters
     ----------
@@ -32,8 +35,9 @@ def crossovers(question: Question, results: list[dict[str, Any]]) -> list[dict[s
     -------
     list of dict
         ``size`` (batch or tokens), ``between`` two labels, the SKU ``before`` and ``after``,
-        median and 90 % ``interval`` of the smallest size tried at which the second is faster
-        [token], and ``p_between``, the probability that there is one [1]. ``censored`` names the
+        median and 90 % ``interval`` of the smallest size tried at which the second is better by
+        the metric [token], ``tried``, the smallest and the largest of the sizes, and
+        ``p_between``, the probability that there is one among them [1]. ``censored`` names the
         ends of the interval that are ends of the sizes tried: the crossover may lie beyond.
     """
     choice = {entry["workload"]: entry["choice"] for entry in results}
@@ -41,12 +45,22 @@ def crossovers(question: Question, results: list[dict[str, Any]]) -> list[dict[s
     steps = [w for w in question.workloads if isinstance(w, Step)]
     found = []
     for _, group in groupby(sorted(steps, key=_key), key=lambda s: _key(s)[:-1]):
-        for first, last in pairwise(group):
+        own = list(group)
+        for at, (first, last) in enumerate(pairwise(own)):
             before, after = choice[first.label], choice[last.label]
             pair = {before, after}
             if before != after and pair <= fits[first.label] and pair <= fits[last.label]:
-                found.append(_between(question, first, last, before, after))
+                chosen = [choice[s.label] if pair <= fits[s.label] else None for s in own]
+                start, end = _run(chosen, at, -1), _run(chosen, at + 1, 1)
+                found.append(_between(question, own[start : end + 1], at - start, (before, after)))
     return found
+
+
+def _run(chosen: Sequence[str | None], at: int, step: int) -> int:
+    """Last place, going one way from `at`, up to which the choice is the same."""
+    while 0 <= at + step < len(chosen) and chosen[at + step] == chosen[at]:
+        at += step
+    return at
 
 
 def _key(step: Step) -> tuple[Any, ...]:
@@ -56,28 +70,40 @@ def _key(step: Step) -> tuple[Any, ...]:
 
 
 def _between(
-    question: Question, first: Step, last: Step, before: str, after: str
+    question: Question, own: Sequence[Step], at: int, chosen: tuple[str, str]
 ) -> dict[str, Any]:
-    """Crossover between two workloads of one kind."""
-    size = VARIED[first.kind]
-    start, end = float(getattr(first, size)), float(getattr(last, size))
-    sizes = np.unique(np.geomspace(start, end, STEPS).round().astype(int))
+    """Crossover between the workload at a place and the next, sought among all of them."""
+    size, (before, after) = VARIED[own[0].kind], chosen
+    sizes = _sizes([getattr(step, size) for step in own], at)
     changes: list[dict[str, Any]] = [{size: int(value)} for value in sizes]
-    steps = [replace(first, **change) for change in changes]
+    steps = [replace(own[0], **change) for change in changes]
     pair = question.datasheets.sel(sku=[before, after])
     asked = replace(question, datasheets=pair, workloads=steps)
-    time = step_times(asked, steps).sum("op").transpose("chain", "draw", "sku", "workload")
-    faster = (time.sel(sku=after) < time.sel(sku=before)).values.reshape(-1, len(sizes))
-    at = np.where(faster.any(axis=1), faster.argmax(axis=1), len(sizes) - 1)
-    low, middle, high = (float(v) for v in np.quantile(sizes[at], [0.05, 0.5, 0.95]))
-    ends = {"low": low <= sizes[0], "high": high >= sizes[-1]}
+    metric = metric_of(asked, step_times(asked, steps))
+    if question.metric == "tokens_per_second":
+        metric = -metric
+    metric = metric.transpose("chain", "draw", "sku", "workload")
+    better = (metric.sel(sku=after) < metric.sel(sku=before)).values.reshape(-1, len(sizes))
+    first = np.where(better.any(axis=1), better.argmax(axis=1), len(sizes) - 1)
+    low, middle, high = (float(v) for v in np.quantile(sizes[first], [0.05, 0.5, 0.95]))
+    ends: Mapping[str, bool] = {"low": low <= sizes[0], "high": high >= sizes[-1]}
     censored = [end for end, reached in ends.items() if reached]
     return {
         "size": size,
-        "between": [first.label, last.label],
+        "between": [own[at].label, own[at + 1].label],
+        "tried": [int(sizes[0]), int(sizes[-1])],
         "before": before,
         "after": after,
         "median": middle,
         "interval": {"kind": "eti", "mass": 0.9, "low": low, "high": high, "censored": censored},
-        "p_between": float(faster.any(axis=1).mean()),
+        "p_between": float(better.any(axis=1).mean()),
     }
+
+
+def _sizes(asked: Sequence[int], at: int) -> np.ndarray:
+    """Sizes tried [1]: those asked for and some between them, most after the place `at`."""
+    parts = [
+        np.geomspace(first, last, STEPS if i == at else BEYOND)
+        for i, (first, last) in enumerate(pairwise(asked))
+    ]
+    return np.unique(np.concatenate(parts).round().astype(int))

@@ -182,8 +182,9 @@ def crossings(found: Sequence[dict[str, Any]]) -> str:
     """Where the best SKU changes, one line a crossover."""
     return wrapped(
         "\n".join(
-            f"crossover at {c['size']} {c['median']:.0f} (90 % interval {_reach(c)}) "
-            f"with probability {c['p_between']:.2f}: {c['before']} before, {c['after']} after"
+            f"crossover at {c['size']} {c['median']:,.0f} (90 % interval {_reach(c)}), among "
+            f"{_ends(c['tried'])} with probability {share(c['p_between'])}: {c['before']} before, "
+            f"{c['after']} after"
             for c in found
         ),
         GAP,
@@ -193,8 +194,12 @@ def crossings(found: Sequence[dict[str, Any]]) -> str:
 def _reach(crossover: dict[str, Any]) -> str:
     """Interval of a crossover, and where the sizes compared end before it does."""
     interval = crossover["interval"]
-    low = f"{interval['low']:.0f}" + " or less" * ("low" in interval["censored"])
-    return f"{low} to {interval['high']:.0f}" + " or more" * ("high" in interval["censored"])
+    low = f"{interval['low']:,.0f}" + " or less" * ("low" in interval["censored"])
+    return f"{low} to {interval['high']:,.0f}" + " or more" * ("high" in interval["censored"])
+
+
+def _ends(tried: Sequence[int]) -> str:
+    return f"{tried[0]:,} to {tried[1]:,}"
 
 
 def _span(interval: dict[str, Any], units: str) -> str:

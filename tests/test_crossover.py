@@ -1,8 +1,11 @@
 """Crossovers: between neighbouring workloads whose choice differs, at the size that matters."""
 
+import json
+
 import numpy as np
 import pytest
 import xarray as xr
+from helpers import run
 
 from m2bayes import crossover, tables
 from m2bayes.answer import answers, ranked
@@ -64,6 +67,54 @@ def test_a_known_crossover_is_found_within_one_step_of_the_grid(question, monkey
     assert (found["before"], found["after"]) == ("H200-141GB-SXM", "H100-80GB-SXM")
 
 
+def spread(question, steps, noise=0):
+    """Draws that turn at 4, 64 and 1000 new tokens: H200 is faster below."""
+    parts = [crossing_at(size)(question, steps, noise).isel(draw=[0]) for size in (4, 64, 1000)]
+    return xr.concat(parts, dim="draw")
+
+
+def test_the_interval_is_of_all_workloads_that_differ_in_the_one_size(database, monkeypatch):
+    batches = (1, 16, 32, 128, 2048)
+    steps = [parse_workload(f"decode:batch={batch},context=512") for batch in batches]
+    question = Question(
+        posterior=database.draws("gemm_bf16-const_ceiling").isel(draw=slice(10)),
+        datasheets=database.datasheets(["h100", "h200"]),
+        llm=database.llm("llama-3.1-8b"),
+        workloads=steps,
+    )
+    skus = ["H200-141GB-SXM"] * 3 + ["H100-80GB-SXM"] * 2
+    answered = [
+        {"workload": s.label, "choice": c, "skus": [{"sku": x, "fits": True} for x in set(skus)]}
+        for s, c in zip(steps, skus, strict=True)
+    ]
+    monkeypatch.setattr(crossover, "step_times", spread)
+    (found,) = crossover.crossovers(question, answered)
+    assert found["between"] == ["decode:batch=32,context=512", "decode:batch=128,context=512"]
+    assert found["tried"] == [1, 2048]
+    low, high = (found["interval"][end] for end in ("low", "high"))
+    assert low < 32 < found["median"] < 128 < high
+    assert found["interval"]["censored"] == []
+    answered[0]["choice"] = None  # what lies beyond another choice is left out
+    (found,) = crossover.crossovers(question, answered)
+    assert found["tried"] == [16, 2048]
+    assert found["interval"]["censored"] == ["low"]
+
+
+def test_a_crossover_is_of_the_metric_that_was_asked_for():
+    sizes = ["--workload", "prefill:tokens=64", "prefill:tokens=4096"]
+    argv = ["rank", "--llm", "llama-3.1-8b", "--sku", "h200", "h100", "--draws", "40", *sizes]
+    prices = ["--price", "h100=2", "h200=2"]
+    metrics = (["tokens_per_second"], ["cost_per_million_tokens", *prices])
+    times, *others = (
+        json.loads(run(*argv, "--json", "--metric", *metric)[1])["crossovers"]
+        for metric in (["step_time"], *metrics)
+    )
+    assert times
+    assert others == [times] * 2  # at the same price
+    metrics[1][-1] = "h200=2.1"
+    assert json.loads(run(*argv, "--json", "--metric", *metrics[1])[1])["crossovers"] != times
+
+
 def test_no_crossover_where_the_choice_stays_or_nothing_fits(question):
     assert crossover.crossovers(question, results("H200-141GB-SXM", "H200-141GB-SXM", None)) == []
     assert crossover.crossovers(question, results("H200-141GB-SXM", None, "H100-80GB-SXM")) == []
@@ -107,9 +158,18 @@ def test_a_draw_without_a_crossover_counts_at_the_far_end(question, monkeypatch)
 @pytest.mark.parametrize(
     ("size", "censored", "told"),
     [
-        (100, [], "crossover at batch 128 (90 % interval 128 to 128) with probability 1.00: "),
-        (1e9, ["high"], "(90 % interval 256 to 256 or more) with probability 0.00: "),
-        (0.5, ["low"], "(90 % interval 1 or less to 1) with probability 1.00: "),
+        (
+            100,
+            [],
+            "crossover at batch 128 (90 % interval 128 to 128), among 1 to 256 "
+            "with probability 100.0 %: ",
+        ),
+        (
+            1e9,
+            ["high"],
+            "(90 % interval 256 to 256 or more), among 1 to 256 with probability 0.0 %: ",
+        ),
+        (0.5, ["low"], "(90 % interval 1 or less to 1), among 1 to 256 with probability 100.0 %: "),
     ],
 )
 def test_an_interval_that_ends_with_the_sizes_tried_says_so(

@@ -180,7 +180,7 @@ def _crossing(axis: Any, crossovers: Results) -> None:
         house.hover(
             span,
             f"{found['before']} before, {found['after']} after: {found['size']} "
-            f"{found['median']:.0f} ({interval['low']:.0f} to {interval['high']:.0f})",
+            f"{found['median']:,.0f} ({interval['low']:,.0f} to {interval['high']:,.0f})",
         )
 
 
