@@ -150,6 +150,9 @@ def test_milliseconds_declared_as_seconds_are_an_error(database, write, rows, ca
     assert "are they in ms? write the unit: time [ms]" in error["message"]
     (error,) = found(database, write(rows.assign(op_time=rows["op_time"] * 1e6)), "unit")
     assert "are they in us?" in error["message"]
+    micro = rows.assign(op_time=rows["op_time"] * 1e6).rename(columns={"op_time": "time [ms]"})
+    (error,) = found(database, write(micro), "unit")
+    assert "are they in us? write the unit: time [us]" in error["message"]
     path = write(rows.assign(op_time=rows["op_time"] * 1e3))
     out = tmp_path / "out.csv"
     code, printed, err = run(capsys, "import", "plain", path, "--out", out)

@@ -24,6 +24,7 @@ from m2bayes.updating.coordinates import Coordinates, Variable, contrasts, coord
 from m2bayes.updating.enlarge import equal, with_builds
 from m2bayes.updating.importance import expanded, gaussians, smoothed, weighted
 from m2bayes.updating.likelihood import cell_densities, log_likelihood
+from m2bayes.updating.moves import moves
 from m2bayes.updating.refit import add_runs, refitted
 from m2bayes.updating.rows import informed
 from m2bayes.updating.smoothing import moved
@@ -507,6 +508,20 @@ def test_what_cannot_be_used_is_refused_in_one_line_and_nothing_is_written(
     line = refusal(run("update", NAME, str(path), "--out", str(out), *args, "--quiet"))
     assert said in line
     assert not out.exists()
+
+
+@pytest.mark.parametrize(("builds", "backend"), [(["vllm"], "vllm"), (BUILDS, "any")])
+def test_times_are_shown_of_the_build_that_was_measured(
+    database, synthetic_posterior, rows, builds, backend
+):
+    sheet = database.datasheets([OLD])
+    done = updated(synthetic_posterior, rows(OLD, 8, builds), sheet, least=100)
+    (shown,) = moves(done)["skus"]
+    for row in shown["times"]:
+        cells = xr.Dataset({v: ("cell", [row[v]]) for v in ("M", "N", "K")})
+        settings = {"regime": "benchmark", "seed": done.seed, "backend": backend}
+        own = predict_units(done.draws, cells, done.sheets, **settings)
+        assert row["after"]["median"] == pytest.approx(float(own.median()), rel=1e-6)
 
 
 def test_copies_of_a_row_count_once(small_database, file, stored, tmp_path):

@@ -11,6 +11,7 @@ import xarray as xr
 
 from m2bayes.database import Database
 from m2bayes.errors import M2BayesError
+from m2bayes.importers._meaning import understood
 from m2bayes.importers._parts import Part
 from m2bayes.linting.plausible import (
     Finding,
@@ -27,6 +28,7 @@ from m2bayes.residency import weight_bytes
 
 NOTHING = 1e-5  # [s] that even an empty kernel may take in a benchmark
 TOO_SLOW = 30.0  # times the roofline that half of a table takes only in another unit
+LADDER = ("s", "ms", "us", "ns")
 SLACK = 0.97  # of a floor, for rounding and the clock's own tolerance
 HEAD = 128  # elements of an attention head that the laws hold for
 ITEM = 2.0  # [byte] of bf16
@@ -134,7 +136,7 @@ def _slow(part: Part, ratio: np.ndarray) -> Iterator[Finding]:
     for (file, column), at in sorted(_groups(part).items()):
         middle = float(np.median(ratio[at]))
         if middle > TOO_SLOW:
-            unit = "ms" if middle < 2e4 else "us"
+            unit = _smaller(column, 1 if middle < 2e4 else 2)
             yield Finding(
                 "error",
                 "unit",
@@ -143,6 +145,17 @@ def _slow(part: Part, ratio: np.ndarray) -> Iterator[Finding]:
                 f"needs or more; are they in {unit}? write the unit: time [{unit}]",
                 len(at),
             )
+
+
+def _smaller(column: str, by: int) -> str:
+    """Unit of time that is `by` thousands [1] smaller than the one that a header states.
+
+    >>> _smaller("time", 1), _smaller("time [ms]", 1), _smaller("latency_us", 2)
+    ('ms', 'us', 'ns')
+    """
+    known = understood(column, "op_time") or understood(column, "step_time")
+    stated = round(-np.log10(known.factor if known else 1.0) / 3)
+    return LADDER[min(stated + by, len(LADDER) - 1)]
 
 
 def _groups(part: Part) -> dict[tuple[str, str], np.ndarray]:

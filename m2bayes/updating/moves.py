@@ -123,15 +123,20 @@ def _some(table: Any, sizes: tuple[str, ...], labels: tuple[str, ...]) -> Any:
 def _times(
     parent: xr.Dataset, draws: xr.Dataset, sheet: xr.Dataset, table: Any, seed: int
 ) -> list[dict[str, Any]]:
-    """Predicted times of some measured cells in the benchmark regime, before and after [s]."""
+    """Predicted times of some measured cells in the benchmark regime, before and after [s].
+
+    Of the build that all rows are of, where a posterior knows it.
+    """
     law = law_of(draws)
     some = _some(table, law.sizes, law.labels)
     cells = xr.Dataset({v: ("cell", some[v].to_numpy()) for v in (*law.labels, *law.sizes)})
-    settings: dict[str, Any] = {"regime": "benchmark", "backend": "any", "seed": seed}
-    found = [
-        summary(predict_units(d, cells, sheet, **settings).squeeze("sku", drop=True))
-        for d in (parent, draws)
-    ]
+    builds = sorted(set(table["backend"]))
+    found = []
+    for held in (parent, draws):
+        known = "backend" in held.coords and builds[0] in held["backend"].values
+        backend = str(builds[0]) if len(builds) == 1 and known else "any"
+        time = predict_units(held, cells, sheet, regime="benchmark", backend=backend, seed=seed)
+        found.append(summary(time.squeeze("sku", drop=True)))
     return [
         {
             **{v: int(row[v]) for v in law.sizes},

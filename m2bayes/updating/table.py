@@ -10,6 +10,10 @@ from m2bayes.mechanism.laws import LAWS
 from m2bayes.tables import between, seconds, share
 
 SIZES = {name for law in LAWS.values() for name in (*law.labels, *law.sizes)}
+MOVES = (
+    "moved, sd: shift of the mean, in standard deviations before; sd left: what remains of the "
+    "standard deviation; m2bayes show of the posterior says what each factor is"
+)
 HOW = {
     "reweighting": "the stored draws were weighted",
     "steps": "the stored draws were moved in small steps, taken for normal between them",
@@ -33,13 +37,16 @@ def update(result: dict[str, Any]) -> str:
             for row in sku["factors"]
         ]
         lines += ["", head, columns(moved, "  "), "", columns(_times(sku["times"]), "  ")]
+    if result["skus"]:
+        lines += ["", wrapped(MOVES)]
     if result["shared"]:
         names = [f"{row['variable']} {row['of']}".strip() for row in result["shared"]]
         moved_by = [f"{row['moved']:+.1f} sd" for row in result["shared"]]
         pairs = ", ".join(f"{n} {m}" for n, m in zip(names, moved_by, strict=True))
         lines += ["", wrapped(f"moved for all SKUs: {pairs}", GAP)]
     if result.get("rankings"):
-        lines += ["", "who is best, served:", columns(_rankings(result["rankings"]), "  ")]
+        head = "fastest of the GPUs in the database at these shapes, served, and its p_best:"
+        lines += ["", head, columns(_rankings(result["rankings"]), "  ")]
     lines += ["", _outliers(result["outliers"])]
     return "\n".join(lines)
 
