@@ -87,6 +87,13 @@ def test_no_wait_at_all_is_over_at_once():
     assert waits_tail(-1e-9, (0.0, 0.0), (1.0, 1.0)) == 1
 
 
+def test_a_quantile_of_months_is_endless():
+    zero = np.zeros(2)
+    means = np.array([1.0, 1e8])
+    found = quantile(lambda t: np.exp(-t / means), 0.9, zero, zero + 1e100)
+    assert np.isinf(found).tolist() == [False, True]
+
+
 def test_a_share_that_no_time_keeps_has_an_infinite_quantile():
     zero = np.zeros(2)
     found = quantile(lambda t: np.array([1.0, 0.0]) + 0 * t, 0.9, zero, zero + 1)

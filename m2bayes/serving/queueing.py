@@ -12,6 +12,7 @@ import numpy as np
 
 TINY = 1e-300
 LONG = 1e100  # [s] stands for an endless wait
+ENDLESS = 1e7  # [s] beyond which a quantile of waits is endless: four months
 
 
 def in_system(arrivals: Any, completions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -159,7 +160,7 @@ def quantile(
     Returns
     -------
     ndarray
-        Time [s], dims of `low`; infinite where no time is enough.
+        Time [s], dims of `low`; infinite where no time is enough, or one beyond `ENDLESS`.
 
     Examples
     --------
@@ -180,7 +181,7 @@ def quantile(
             middle = (low + high) / 2
             above = tail(middle) > 1 - level
             low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return np.where(never, np.inf, high)
+    return np.where(never | (high > ENDLESS), np.inf, high)
 
 
 def lifetime_share(length: Any) -> np.ndarray:
