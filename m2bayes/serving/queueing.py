@@ -12,6 +12,7 @@ import numpy as np
 
 TINY = 1e-300
 LONG = 1e100  # [s] stands for an endless wait
+FIRST = 1e3  # [s] from which bisection still finds microseconds
 ENDLESS = 1e7  # [s] beyond which a quantile of waits is endless: four months
 
 
@@ -155,7 +156,7 @@ def quantile(
     level : float
         Share of the requests [1].
     low, high : ndarray, elementwise
-        Where to begin [s]; `high` is doubled until it is high enough, up to 2^40 times.
+        Where to begin [s]; `high`, `FIRST` at most, is doubled until it is high enough.
 
     Returns
     -------
@@ -169,7 +170,7 @@ def quantile(
     >>> found.round(6) == np.log(2.0).round(6)
     array([ True])
     """
-    low, high = np.array(low, float), np.array(high, float)
+    low, high = np.array(low, float), np.minimum(high, FIRST)
     with np.errstate(over="ignore"):  # a time that never is enough grows out of all bounds
         for _ in range(40):
             short = tail(high) > 1 - level
