@@ -12,9 +12,9 @@ from helpers import refusal, run
 
 from m2bayes import options
 from m2bayes.asking import ask
-from m2bayes.information.candidates import HOURS, candidates, losses, readings
-from m2bayes.information.table import advice, table
-from m2bayes.information.worth import pays, worth
+from m2bayes.information.candidates import HOURS, Candidate, candidates, losses, readings
+from m2bayes.information.table import advice, table, worth_table
+from m2bayes.information.worth import SHARE, USD, pays, worth
 from m2bayes.question import metric_of, step_times
 from m2bayes.workload import Attention, Kernel, Step, parse_workload
 
@@ -182,6 +182,61 @@ def test_a_sequence_costs_what_all_its_measurements_cost():
     assert worth(question(*CLOSE, *FEW), count=2, spend=1e6, prices=dear)["stop"]
 
 
+@pytest.mark.parametrize(
+    ("workload", "tp", "taken", "noted"),
+    [
+        (
+            "prefill:tokens=1024",
+            "1",
+            "--input-len 1024 --output-len 1 --num-iters 5 --output-json run.json",
+            'H100-80GB-SXM,"prefill:tokens=1024",T with T = avg_latency of run.json [s]',
+        ),
+        (
+            "decode:batch=64,context=2048",
+            "2",
+            "--input-len 1984 --output-len 129 --num-iters 5 --output-json run.json",
+            'H100-80GB-SXM,"decode:batch=64,context=2048",T,2 with T = (avg_latency of run.json '
+            "less that of a second run with --output-len 1) / 128 [s]",
+        ),
+    ],
+)
+def test_a_step_is_taken_and_noted_as_calibrate_reads_it(workload, tp, taken, noted):
+    """128 steps of a decode go through the context that is named, half of them below it."""
+    asked = question("--llm", "llama-3.1-8b", "--sku", "h100", "--tp", tp, "--workload", workload)
+    step = Candidate("H100-80GB-SXM", asked.workloads[0], 5, tp=int(tp))
+    row = {"measurement": step.label, "sku": step.sku, "kind": "step", "evsi": 1.0, "net": None}
+    row |= {"evsi_mcse": 0.0, "command": step.command(asked.llm)}
+    found = {"stop": False, "least": 0.1, "candidates": [row], "sequence": []}
+    take, note, use = advice(found)
+    assert take.endswith(taken)
+    assert note.endswith(noted)
+    assert use == "use it: m2bayes rank … --calibrate steps.csv"
+
+
+def test_what_is_worth_nothing_has_no_value_in_the_table():
+    row = {"measurement": "m", "evsi": 1e-9, "evsi_mcse": 1.0, "resolved": 0.1, "gpu_hours": 1.0}
+    row |= {"p_change": 0.0, "net": None}
+    found = {"units": SHARE, "verdict": "clear", "candidates": [row] * 9, "sequence": [row]}
+    assert worth_table(found).strip() == "none of 9 measurements is worth more than its error"
+    found["sequence"] = [row, row | {"evsi": 5.0}]
+    text = worth_table(found)
+    assert "none is worth more than its error alone" in text
+    assert [line.split()[1] for line in text.splitlines()[-2:]] == ["-", "500.000"]
+    assert text.count("10.0 %") == 3
+
+
+@pytest.mark.parametrize("columns", [80])
+def test_with_money_a_measurement_takes_few_lines(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    label = "attention:phase=decode,batch=64,context=2049,heads=32,kv_heads=8,head_dim=128"
+    row = {"measurement": f"{label} on H100-80GB-SXM", "evsi": 34190.0, "evsi_mcse": 801.0}
+    row |= {"p_change": 0.268, "resolved": 0.093, "gpu_hours": 0.02, "net": 34187.0}
+    lines = worth_table({"units": USD, "candidates": [row, row], "sequence": []}).splitlines()
+    assert len(lines) <= 2 + 2 * 3
+    assert all(len(line) <= columns for line in lines)
+    assert "net" in lines[0] + lines[1]
+
+
 def test_a_clear_choice_says_stop():
     code, out, err = run("next", "--llm", "llama-3.1-8b", "--sku", "b200", "l40s", "--workload",
                          "prefill:tokens=8192", *FEW)  # fmt: skip
@@ -247,8 +302,8 @@ def test_what_is_worth_nothing_is_one_line():
     assert code == 0
     listed = [line for line in out.splitlines() if " on H" in line.split("together")[0]]
     found = json.loads(run(*argv, "--json")[1])
-    assert len(listed) < len(found["candidates"]) / 2
-    assert " more are worth nothing beyond the error" in out
+    assert 0 < len(listed) < len(found["candidates"]) / 2
+    assert "none is worth more than its error alone" in out
 
 
 def test_progress_leaves_nothing_in_a_file():

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from m2bayes import decision
+from m2bayes._jobs import Each, in_turn
 from m2bayes._random import labelled_rng
 from m2bayes.factors import with_skus
 from m2bayes.feasibility import feasible
@@ -28,6 +29,7 @@ HOURS = {
     "clock": 0.02,
     "step": 0.5,
 }  # [h] of one GPU: set-up more than kernels
+DECODED = 128  # decode steps of one timed run, whose context grows to either side of the named
 CLOCKED = 16384  # M at which the clock is read: it has settled under full load
 SERVED_NOISE = 0.02  # log sd of a timed step about its median, from run to run [1]
 UNLIKELY = 0.005  # p_best below which nobody would measure a SKU to settle a choice
@@ -83,22 +85,24 @@ class Candidate:
                 "--out cells.csv"
             )
         step = self.workload
-        sizes = f"--batch-size {max(step.batch, 1)} --input-len {step.context or step.tokens}"
-        output = 1 if step.kind == "prefill" else 128
+        prefill = step.kind == "prefill"
+        length = (step.context or step.tokens) - (0 if prefill else DECODED // 2)
+        sizes = f"--batch-size {max(step.batch, 1)} --input-len {max(length, 1)}"
+        output = 1 if prefill else DECODED + 1
         model = (llm and llm.repository) or f"'<Hugging Face id of {llm.name if llm else 'LLM'}>'"
         return (
             f"vllm bench latency --model {model} --tensor-parallel-size {self.tp} {sizes} "
-            f"--output-len {output} --num-iters {self.repeats}"
+            f"--output-len {output} --num-iters {self.repeats} --output-json run.json"
         )
 
 
-def losses(question: Question) -> xr.DataArray:
+def losses(question: Question, *, each: Each = in_turn) -> xr.DataArray:
     """What choosing each SKU costs, relative to the best choice [1], dims (chain, draw, sku).
 
     The metric of each workload over the least expected one, averaged over the workloads; where
     more is better its inverse. NaN for a SKU that cannot hold one of the workloads.
     """
-    time = step_times(question, question.workloads)
+    time = step_times(question, question.workloads, each=each)
     fits = xr.DataArray(feasible(question, question.workloads) == "", dims=("sku", "workload"))
     metric = metric_of(question, time.where(fits))
     if question.metric == "tokens_per_second":
@@ -185,12 +189,20 @@ def _attention(question: Question) -> Iterator[Attention]:
     yield from sorted(seen, key=lambda a: a.label)
 
 
-def readings(question: Question, found: Sequence[Candidate]) -> xr.DataArray:
+def readings(
+    question: Question, found: Sequence[Candidate], *, each: Each = in_turn
+) -> xr.DataArray:
     """What each measurement would read, dims (chain, draw, candidate): log of a median time [1].
 
     Of a clock its log over boost. Kernels are read as a benchmark takes them, with the noise of
-    their runs; steps as an engine runs them. Draws are those of `losses`.
+    their runs; steps as an engine runs them. Draws are those of `losses`. Those of each SKU are
+    worked out where `each` has it done, see `m2bayes.question.step_times`.
     """
+    labels = [c.label for c in found]
+    if each is not in_turn:
+        groups = [[c for c in found if c.sku == sku] for sku in dict.fromkeys(c.sku for c in found)]
+        parts = [*each(readings, question, groups)]
+        return xr.concat(parts, dim="candidate").sel(candidate=labels)
     columns: dict[str, xr.DataArray] = {}
     for kind, read in _READERS.items():
         own = [c for c in found if _reader(c) == kind]
@@ -199,7 +211,6 @@ def readings(question: Question, found: Sequence[Candidate]) -> xr.DataArray:
         times = np.log(read(question, own))
         for c in own:
             columns[c.label] = times.sel(sku=c.sku, workload=c.workload.label, drop=True)
-    labels = [c.label for c in found]
     return xr.concat([columns[label] for label in labels], dim="candidate").assign_coords(
         candidate=labels
     )

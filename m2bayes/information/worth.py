@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from m2bayes import decision
+from m2bayes._jobs import Each, in_turn
 from m2bayes.answer import answers, number, ranked
 from m2bayes.errors import InfeasibleError
 from m2bayes.information.candidates import (
@@ -36,6 +37,7 @@ def worth(
     prices: Mapping[str, float] | None = None,
     least: float = 0.001,
     advance: Callable[[int], None] = lambda done: None,
+    each: Each = in_turn,
 ) -> dict[str, Any]:
     """Value every candidate measurement of a question, alone and taken together.
 
@@ -53,6 +55,8 @@ def worth(
         Share of the metric below which a measurement is not worth taking [1].
     advance : callable
         Told after each measurement of the sequence.
+    each : callable
+        Where SKUs are predicted, see `m2bayes.question.step_times`.
 
     Returns
     -------
@@ -63,14 +67,15 @@ def worth(
         ``sequence``, the values of the first 1, 2, … taken together; ``stop``, whether neither
         one alone nor those together are worth taking. Values in ``units``.
     """
-    asked = answers(question, ranked)  # refuses what cannot be asked, and what fits nowhere
-    loss = losses(question)
+    # refuses what cannot be asked, and what fits nowhere
+    asked = answers(question, ranked, each=each)
+    loss = losses(question, each=each)
     able = loss.isel(sku=np.flatnonzero(np.isfinite(loss.values).all(axis=(0, 1))))
     if not able.sizes["sku"]:
         raise InfeasibleError(f"no SKU can serve every workload: {_unable(asked)}")
     standing = decision.rank(able, threshold=question.threshold, mass=question.mass)
     found = candidates(question, loss, repeats=repeats)
-    read = readings(question, found)
+    read = readings(question, found, each=each)
     alone, together = (
         value_of_information(loss, read),
         sequence(loss, read, count, advance=advance),
