@@ -47,6 +47,10 @@ class LLM:
         Longest sequence the LLM was made for [token].
     repository : str
         Where engines find it on Hugging Face, such as ``Qwen/Qwen3-8B``; empty if unknown.
+    window : int or None
+        How far attention looks back [token], if not over all; not modelled.
+    quantised : str
+        How the configuration says that its weights are stored, such as ``fp8``; empty if in full.
 
     Raises
     ------
@@ -72,6 +76,8 @@ class LLM:
     tied_embeddings: bool
     max_context: int
     repository: str = ""
+    window: int | None = None
+    quantised: str = ""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -89,7 +95,7 @@ def llm_from_config(config: Mapping[str, Any], *, name: str, origin: str) -> LLM
     Defaults are those of the model's own code: as many key/value heads as heads, ``head_dim`` =
     hidden / heads, a gate in the MLP by ``model_type`` (an unknown one counts as gated if its
     activation is SiLU, and is refused otherwise). A nested ``text_config`` is read in place of
-    the top level. Sliding windows, biases, norms and position tables leave no trace.
+    the top level. Biases, norms and position tables leave no trace.
 
     Parameters
     ----------
@@ -131,7 +137,17 @@ def llm_from_config(config: Mapping[str, Any], *, name: str, origin: str) -> LLM
         raise WorkloadError(
             f"{origin}: word_embed_proj_dim other than {hidden} is not modelled yet"
         )
-    return LLM(name=name, gated=gated, tied_embeddings=tied, **sizes, repository=_repository(flat))
+    window = flat.get("sliding_window") if flat.get("use_sliding_window", True) else None
+    stored = flat.get("quantization_config")
+    return LLM(
+        name=name,
+        gated=gated,
+        tied_embeddings=tied,
+        **sizes,
+        repository=_repository(flat),
+        window=window if isinstance(window, int) and 0 < window < sizes["max_context"] else None,
+        quantised=str(stored.get("quant_method", ""))[:20] if isinstance(stored, Mapping) else "",
+    )
 
 
 def _repository(flat: Mapping[str, Any]) -> str:

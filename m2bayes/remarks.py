@@ -31,6 +31,7 @@ def remarks(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[s
             f"that of one card's sweep, spread between cards; below {MEASURED_SHARE:.0%} of a "
             "card's limit clocks fall faster than this says"
         )
+    yield from _not_modelled(question)
     left_out = _left_out(question, results)
     if left_out:
         yield left_out
@@ -43,6 +44,25 @@ def remarks(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[s
         yield f"* extrapolating: {reason}"
     if any(sku["basis"] != "measured" for e in results for sku in e["skus"]):
         yield "basis: architecture or population means that nobody measured the SKU itself"
+
+
+def _not_modelled(question: Question) -> Iterator[str]:
+    """Say what the LLM's configuration has and the prediction does not."""
+    llm, steps = question.llm, [w for w in question.workloads if isinstance(w, Step)]
+    if llm is None:
+        return
+    if llm.quantised and question.form == "bf16":
+        yield (
+            f"{llm.name}: its configuration stores the weights in {llm.quantised!a}; the times are "
+            "those of bf16: --dtype fp8 or w4a16 predicts narrower ones"
+        )
+    if llm.window is not None and any(
+        s.context + max(s.tokens, s.prefill) > llm.window for s in steps
+    ):
+        yield (
+            f"{llm.name}: looks back over {llm.window} tokens; attention and KV cache are taken "
+            "over the whole context, which is an upper bound"
+        )
 
 
 def _cache_binds(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[str]:

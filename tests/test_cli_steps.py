@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -401,6 +402,21 @@ def test_sizes_and_kinds_outside_the_fits_are_named():
     for sku in mixed["skus"]:
         assert "nobody measured a step that mixes prompts and decoding" in sku["reason"]
     assert not any(sku["extrapolating"] for sku in within["skus"])
+
+
+def test_what_a_configuration_has_and_no_law_does_is_told(tmp_path):
+    """A window that the context outgrows, and weights that are stored in 8 bits."""
+    card = json.loads((Path(__file__).parents[1] / "data/llms/mistral-7b.json").read_text())
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(card["config"] | {"quantization_config": {"quant_method": "fp8"}}))
+    long, short = (f"decode:batch=2,context={n}" for n in (8192, 512))
+    said = {
+        step: " ".join(answered("predict", step, llm=("--llm", str(path)))["remarks"])
+        for step in (long, short)
+    }
+    assert "looks back over 4096 tokens" in said[long]
+    assert "looks back" not in said[short]
+    assert all("stores the weights in 'fp8'" in text for text in said.values())
 
 
 # --- calibration -----------------------------------------------------------------------------

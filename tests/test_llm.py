@@ -85,6 +85,14 @@ def test_without_key_value_heads_attention_is_multi_head():
     assert read(num_key_value_heads=None).kv_heads == 32
 
 
+def test_a_window_and_stored_numbers_are_kept_to_be_told():
+    assert read(sliding_window=1024).window == 1024
+    assert read(sliding_window=1024, use_sliding_window=False).window is None
+    assert read(sliding_window=10**6).window is None
+    assert read(quantization_config={"quant_method": "fp8"}).quantised == "fp8"
+    assert (read().window, read().quantised) == (None, "")
+
+
 def test_a_given_head_dim_wins_over_hidden_by_heads():
     assert read(head_dim=64).head_dim == 64
     assert read(hidden_size=4097, head_dim=64).head_dim == 64
