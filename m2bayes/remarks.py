@@ -17,8 +17,8 @@ def remarks(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[s
     """Say what a reader should know beside the table."""
     if question.whole:
         yield (
-            "cold weights and KV cache, settled clock: extrapolated from kernel benchmarks; the "
-            "host's part is mostly prior (--calibrate FILE learns it from your own steps)"
+            "cold weights and KV cache, settled clock: extrapolated from kernel benchmarks; "
+            + _host(question)
         )
     elif question.regime == "served":
         yield (
@@ -63,6 +63,17 @@ def _not_modelled(question: Question) -> Iterator[str]:
             f"{llm.name}: looks back over {llm.window} tokens; attention and KV cache are taken "
             "over the whole context, which is an upper bound"
         )
+
+
+def _host(question: Question) -> str:
+    """Say what the host's part of a step rests on."""
+    skus = [str(sku) for sku in question.datasheets["sku"].values]
+    learnt = [sku for sku in skus if sku in question.calibration]
+    if not learnt:
+        return "the host's part is mostly prior (--calibrate FILE learns it from your own steps)"
+    if len(learnt) == len(skus):
+        return "the host's part is learnt from your own steps"
+    return f"the host's part is learnt from your own steps of {', '.join(learnt)}, else mostly prior"
 
 
 def _cache_binds(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -182,7 +182,7 @@ def _ranking(question: Question, results: Sequence[Mapping[str, Any]]) -> dict[s
                     ],
                 }
             )
-    head = ["workload", "SKU", "median", f"eti {mass}", "p_best ± MCSE"]
+    head = ["workload", "SKU", "median", f"{mass} interval", "best with ± error"]
     return {"head": [*head, "regret", "basis", "verdict"], "rows": rows}
 
 
@@ -221,7 +221,7 @@ def _values(question: Question, results: Sequence[Mapping[str, Any]]) -> dict[st
                 ],
             }
         )
-    head = ["workload", "choice", "EVPI", "EVPI, relative", "another is best", "any two swap"]
+    head = ["workload", "choice", "worth of knowing all", "relative", "another is best", "any two swap"]
     return {"head": head, "rows": rows}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from m2bayes.question import METRICS, Question
@@ -52,7 +52,20 @@ def answered(question: Question, results: Results) -> list[str]:
     out = [_overall(question, results)]
     if 1 < len(results) <= MANY:
         out += [f"{entry['workload']}: {_one(question, entry)}" for entry in results]
-    return out
+    return [*out, *_never_measured(results)]
+
+
+def _never_measured(results: Results) -> Iterator[str]:
+    """Yield which of the SKUs that may be chosen nobody measured, and what stands in for that."""
+    found: dict[str, str] = {}
+    for entry in results:
+        for sku in entry["skus"]:
+            if sku["basis"] != "measured" and (sku["p_best"] or 0) >= OPEN:
+                found[sku["sku"]] = sku["basis"]
+    rests = {"architecture": "cards of its architecture", "population": "all other cards"}
+    for name, basis in found.items():
+        others = rests.get(basis, basis)
+        yield f"{name} was never measured: its figures rest on its datasheet and on {others}."
 
 
 def _overall(question: Question, results: Results) -> str:
@@ -64,7 +77,7 @@ def _overall(question: Question, results: Results) -> str:
         held.setdefault(entry["choice"] or "", []).append(entry["verdict"])
     parts = []
     for choice, verdicts in sorted(held.items(), key=lambda item: -len(item[1])):
-        kinds = [f"{verdicts.count(kind)} {kind}" for kind in dict.fromkeys(verdicts)]
+        kinds = [f"{kind} in {verdicts.count(kind)}" for kind in dict.fromkeys(verdicts)]
         where = f"in {len(verdicts)} of {len(results)} workloads"
         parts.append(f"{choice} {where} ({listed(kinds)})" if choice else f"nothing fits {where}")
     return f"The choice is {'; '.join(parts)}."
@@ -153,7 +166,7 @@ def changing(
     for reason in sorted(beyond)[:3]:
         yield f"Data where the model extrapolates: {reason}."
     yield from _memory(results)
-    yield from _bounds(broken_down)
+    yield from _bounds(broken_down, question.calibration)
 
 
 def _memory(results: Results) -> Iterator[str]:
@@ -169,7 +182,7 @@ def _memory(results: Results) -> Iterator[str]:
                 )
 
 
-def _bounds(broken_down: Results) -> Iterator[str]:
+def _bounds(broken_down: Results, calibrated: Container[str]) -> Iterator[str]:
     """Yield how much of the chosen step the host takes, and which operator takes the most."""
     for entry in broken_down:
         best = next((sku for sku in entry["skus"] if sku["median"] is not None), None)
@@ -181,8 +194,10 @@ def _bounds(broken_down: Results) -> Iterator[str]:
         bounds = longest.get("bounds") or {}
         by = f", bound by {max(bounds, key=lambda name: bounds[name])}" if bounds else ""
         host = ops.get("host", {"median": 0.0})["median"] / whole
-        yield (
-            f"What bounds the step, {entry['workload']} on {best['sku']}: "
-            f"{longest['op'].replace('_', ' ')} takes most, {share(longest['median'] / whole)}"
-            f"{by}; the host, which is mostly prior, {share(host)}."
-        )
+        known = "learnt from timed steps" if best["sku"] in calibrated else "mostly prior"
+        most = f"{longest['op'].replace('_', ' ')} takes most, {share(longest['median'] / whole)}"
+        if longest["op"] == "host":
+            most += f", and is {known}"
+        else:
+            most += f"{by}; the host, which is {known}, {share(host)}"
+        yield f"What bounds the step, {entry['workload']} on {best['sku']}: {most}."
