@@ -535,6 +535,18 @@ def test_copies_of_a_row_count_once(small_database, file, stored, tmp_path):
     assert f"{len(table) + 3} rows repeat another to the last digit: each counts once" in told
 
 
+def test_a_full_disk_leaves_nothing(stored, tmp_path, monkeypatch):
+    from m2bayes import database
+
+    def full(path, content):
+        raise RecordError(f"{path}: cannot be written: no space left")
+
+    monkeypatch.setattr(database, "write_whole", full)
+    with pytest.raises(RecordError, match="no space left"):
+        write(stored[1], tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_rows_that_the_posterior_knows_are_refused(database, small_database, stored, tmp_path):
     path = tmp_path / "known.csv"
     database.table("gemm_bf16").head(5).to_csv(path, index=False)

@@ -255,7 +255,7 @@ def report(database: Database, done: Update) -> dict[str, Any]:
 
 
 def write(done: Update, folder: Path) -> dict[str, str]:
-    """Write rows, draws and record, and the assembly, into `folder`, each whole or not at all.
+    """Write rows, draws and record, and the assembly, into `folder`, all of them or none.
 
     Returns
     -------
@@ -263,12 +263,21 @@ def write(done: Update, folder: Path) -> dict[str, str]:
         Paths of ``rows``, ``posterior`` and, if there is one, ``assembly``; no dims.
     """
     source = next(s for s in done.record.data if s["role"] == ROWS)
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = folder / f"{source['name']}.csv"
-    write_whole(rows, done.rows.to_csv(index=False, float_format="%.7g").encode())
-    out = {"rows": str(rows), "posterior": str(store(done.record, done.found.draws, folder))}
+    names = {"rows": f"{source['name']}.csv", "posterior": f"{done.record.name}.json"}
     if done.assembly is not None:
-        target = folder / f"{done.assembly.name}.json"
-        write_whole(target, (json.dumps(asdict(done.assembly), indent=2) + "\n").encode())
-        out["assembly"] = str(target)
-    return out
+        names["assembly"] = f"{done.assembly.name}.json"
+    out = {kind: folder / name for kind, name in names.items()}
+    files = [*out.values(), folder / f"{done.record.name}.nc"]
+    new = [file for file in files if not file.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        write_whole(out["rows"], done.rows.to_csv(index=False, float_format="%.7g").encode())
+        store(done.record, done.found.draws, folder)
+        if done.assembly is not None:
+            text = json.dumps(asdict(done.assembly), indent=2)
+            write_whole(out["assembly"], f"{text}\n".encode())
+    except RecordError:
+        for file in new:
+            file.unlink(missing_ok=True)
+        raise
+    return {kind: str(file) for kind, file in out.items()}
