@@ -691,6 +691,23 @@ def few_shot() -> str:
     return table([*head, "designs in the band, %"], rows)
 
 
+def refits() -> str:
+    """Updates beside fits of the whole model to the same rows."""
+    rows = []
+    for sku, by_cells in results("refit").items():
+        for n, found in by_cells.items():
+            row = [sku, n, found["path"]]
+            for name in ("shared", "p_best", "own"):
+                held = found[name]
+                row += [f"{held['mcse']:.1f} ({percent(held['within'])} %)"]
+                row += [f"{held['gap']:.3f}" if name == "p_best" else f"{held['sd']:.2f}"]
+            row += [percent(found["mape_update"]), percent(found["mape_refit"])]
+            rows.append(row)
+    head = ["SKU", "cells", "path", "shared, MCSE (within 4)", "sd", "p_best, MCSE (within 4)"]
+    head += ["difference", "own factors, MCSE (within 4)", "sd", "MAPE of the update, %"]
+    return table([*head, "of the refit, %"], rows)
+
+
 def few_cells() -> str:
     """What the README says of a few cells."""
     few = results("few-shot")
@@ -982,6 +999,7 @@ BLOCKS = {
         "served-e2e": served_e2e,
         "served-e2e strange": strange_lines,
         "few-shot": few_shot,
+        "refit": refits,
         "sbc": calibrated,
         "sensitivity": sensitive,
         "sensitivity questions": sensitive_questions,
