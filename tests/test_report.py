@@ -347,6 +347,33 @@ def test_names_are_listed_as_people_do(names, said):
     assert sentences.listed(names) == said
 
 
+def test_a_sku_that_nobody_measured_is_named_beside_the_answer():
+    sku = {"sku": "X500", "basis": "architecture", "p_best": 0.3}
+    rows = [{"skus": [sku, sku | {"sku": "H100", "basis": "measured"}]}]
+    rows += [
+        {"skus": [sku | {"sku": "slow", "p_best": 0.0}, sku | {"sku": "none", "p_best": None}]}
+    ]
+    assert list(sentences._never_measured(rows)) == [
+        "X500 was never measured: its figures rest on its datasheet and on cards of its "
+        "architecture."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "calibrated", "said"),
+    [
+        (3.0, (), "host takes most, 75.0 %, and is mostly prior."),
+        (3.0, ("a",), "host takes most, 75.0 %, and is learnt from timed steps."),
+        (0.5, (), "gate up takes most, 66.7 %; the host, which is mostly prior, 33.3 %."),
+    ],
+)
+def test_the_host_is_told_once(host, calibrated, said):
+    ops = [{"op": "host", "median": host}, {"op": "gate_up", "median": 1.0}]
+    entry = {"workload": "w", "skus": [{"sku": "a", "median": 1.0, "ops": ops}]}
+    (line,) = sentences._bounds([entry], calibrated)
+    assert line == f"What bounds the step, w on a: {said}"
+
+
 def test_a_number_keeps_its_per_cent_sign():
     assert " %" not in joined("1 % and 2 %")
 

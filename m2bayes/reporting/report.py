@@ -221,7 +221,14 @@ def _values(question: Question, results: Sequence[Mapping[str, Any]]) -> dict[st
                 ],
             }
         )
-    head = ["workload", "choice", "worth of knowing all", "relative", "another is best", "any two swap"]
+    head = [
+        "workload",
+        "choice",
+        "worth of knowing all",
+        "relative",
+        "another is best",
+        "any two swap",
+    ]
     return {"head": head, "rows": rows}
 
 
