@@ -73,7 +73,9 @@ def _host(question: Question) -> str:
         return "the host's part is mostly prior (--calibrate FILE learns it from your own steps)"
     if len(learnt) == len(skus):
         return "the host's part is learnt from your own steps"
-    return f"the host's part is learnt from your own steps of {', '.join(learnt)}, else mostly prior"
+    return (
+        f"the host's part is learnt from your own steps of {', '.join(learnt)}, else mostly prior"
+    )
 
 
 def _cache_binds(question: Question, results: Sequence[dict[str, Any]]) -> Iterator[str]:
