@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -54,7 +55,19 @@ def amount(value: float | None, units: str) -> str:
     """
     if units == "s" or value is None:
         return seconds(value)
-    return f"{float(f'{value:.3g}'):,.12g} {units}"
+    return f"{digits(value)} {units}"
+
+
+def digits(value: float) -> str:
+    """Write a number with three digits, none of them left out, and no power of ten.
+
+    >>> digits(1.1), digits(0.00733), digits(12345.6), digits(0.0)
+    ('1.10', '0.00733', '12,300', '0')
+    """
+    if not value:
+        return "0"
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
 
 
 def share(value: float | None) -> str:
@@ -342,7 +355,7 @@ def factor_table(rows: Sequence[dict[str, Any]]) -> str:
     """Factor report for people; "prior only": the data did not move it; "!": beyond its prior."""
 
     def span(cuts: Sequence[float]) -> str:
-        return f"{cuts[0]:.3g} ({cuts[1]:.3g} to {cuts[2]:.3g})"
+        return f"{digits(cuts[0])} ({digits(cuts[1])} to {digits(cuts[2])})"
 
     blocks: dict[str, list[dict[str, str]]] = {}
     for row in rows:
