@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from m2bayes import decision
+from m2bayes._jobs import Each, in_turn
 from m2bayes.dominance import dominant
 from m2bayes.drivers import drivers
 from m2bayes.errors import InfeasibleError, WorkloadError
@@ -30,6 +31,7 @@ def answers(
     noise: int = 0,
     advance: Callable[[int], None] = lambda done: None,
     keep: Callable[[xr.DataArray], None] | None = None,
+    each: Each = in_turn,
 ) -> list[dict[str, Any]]:
     """Predict workload by workload in blocks of bounded memory, and summarise each.
 
@@ -45,6 +47,8 @@ def answers(
         Told how many more workloads are done.
     keep : callable, optional
         Given each block of times, NaN where a SKU cannot hold the workload.
+    each : callable
+        Where SKUs are predicted, see `m2bayes.question.step_times`.
 
     Returns
     -------
@@ -53,8 +57,8 @@ def answers(
     """
     ops = OPERATORS if question.whole else 4
     samples = question.posterior.sizes["chain"] * question.posterior.sizes["draw"]
-    each = samples * question.datasheets.sizes["sku"] * ops * max(noise, 1)
-    block = max(1, BLOCK // each)
+    at_once = samples * question.datasheets.sizes["sku"] * ops * max(noise, 1)
+    block = max(1, BLOCK // at_once)
     _refuse_repeats(question.workloads)
     if len({isinstance(w, Step) for w in question.workloads}) > 1:
         raise WorkloadError("steps and gemm: kernels cannot be mixed; ask for them in two calls")
@@ -62,7 +66,7 @@ def answers(
     out: list[dict[str, Any]] = []
     for start in range(0, len(question.workloads), block):
         steps = question.workloads[start : start + block]
-        time = step_times(question, steps, noise=noise)
+        time = step_times(question, steps, noise=noise, each=each)
         held = room(question, steps)
         fits, share = feasible(question, steps, held), held.mean(("chain", "draw"))
         time, limits = time.where(held), cache_limits(question, steps)

@@ -67,6 +67,11 @@ class Database:
         if missing:
             raise RecordError(f"{self.root}: no folder {', '.join(missing)}; not a database")
 
+    @property
+    def place(self) -> str | None:
+        """Root as another machine may have it: None for the package's own."""
+        return None if self.root == Database().root else str(self.root)
+
     def _names(self, kind: str) -> list[str]:
         return sorted(p.stem for p in (self.root / FOLDERS[kind]).glob("*.json"))
 

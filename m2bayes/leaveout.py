@@ -7,16 +7,18 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 
 from m2bayes._draws import read_draws
+from m2bayes._jobs import ONE, Each, in_turn
 from m2bayes.database import Database, labelled, write_draws
 from m2bayes.diagnostics import diagnostics
-from m2bayes.errors import RecordError
+from m2bayes.errors import DataError, RecordError
 from m2bayes.inputs import Inputs
 from m2bayes.kernels import card_of
 from m2bayes.measurements import content_hash
@@ -44,6 +46,8 @@ class LeftOut:
         Told what is being fitted.
     cache : path, optional
         Where fits are kept; by default ``m2bayes`` in the user's cache folder.
+    each : callable
+        How `ahead` runs fits, see `m2bayes.sweeping.cluster.spread`.
     """
 
     def __init__(
@@ -54,11 +58,12 @@ class LeftOut:
         seed: int = 1,
         tell: Callable[[str], None] = lambda text: None,
         cache: Path | None = None,
+        each: Each = in_turn,
     ) -> None:
         self.database, self.record = database, database.posterior(name)
         self.inputs = Inputs.recorded(database, self.record)
         self.card = database.model(self.record.model)
-        self.seed, self.tell = seed, tell
+        self.seed, self.tell, self.each = seed, tell, each
         self.length = LENGTHS[self.inputs.law.variant is not None]
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         self.cache = cache or Path(home) / "m2bayes" / "left-out"
@@ -86,13 +91,10 @@ class LeftOut:
         Dataset, dims (chain, draw, sku, architecture, backend)
             As from `m2bayes.database.Database.draws`.
         """
-        inputs = self.inputs.without(list(skus), telemetry_only=telemetry_only)
-        if kept is not None:
-            inputs = inputs.more(kept)
-        file = self.cache / f"{self._key(skus, telemetry_only, kept)}.nc"
+        inputs = self._inputs(skus, telemetry_only, kept)
+        file = self._file(skus, telemetry_only, kept)
         if not file.is_file():
             self.tell(f"fitting without {', '.join(skus)}")
-            self.cache.mkdir(parents=True, exist_ok=True)
             write_draws(self._sample(inputs), file)
         draws = read_draws(file)
         if not telemetry_only and kept is None:
@@ -105,6 +107,49 @@ class LeftOut:
         held = inputs.datasheets.sel(sku=draws["sku"].values)
         found = replace(inputs, datasheets=held)
         return draws.merge(found.residuals(draws, self.card)).assign_attrs(draws.attrs)
+
+    def ahead(
+        self,
+        groups: Sequence[Sequence[str]],
+        *,
+        telemetry_only: bool = False,
+        kept: Sequence[pd.DataFrame] | None = None,
+    ) -> None:
+        """Make fits that `fit` will be asked for, if others work for this process.
+
+        Parameters
+        ----------
+        groups : sequence of sequence of str
+            SKUs that each fit leaves out; a fit that is found in the cache is not made again.
+        telemetry_only, kept
+            See `fit`; of `kept` one table of times [s] for each group, dims (row,).
+        """
+        if self.each is in_turn:
+            return
+        tables: Sequence[pd.DataFrame | None] = kept or [None] * len(groups)
+        jobs = {}
+        for skus, table in zip(groups, tables, strict=True):
+            file = self._file(skus, telemetry_only, table)
+            if not file.is_file() and file not in jobs:
+                self.tell(f"fitting without {', '.join(skus)}")
+                jobs[file] = (file.stem, list(skus), telemetry_only, table)
+        if jobs:
+            shared = (self.length, self.database.place, self.record.name, self.seed)
+            for file, draws in zip(
+                jobs, self.each(_sampled, shared, [*jobs.values()]), strict=True
+            ):
+                write_draws(draws, file)
+
+    def _inputs(
+        self, skus: Sequence[str], telemetry_only: bool, kept: pd.DataFrame | None
+    ) -> Inputs:
+        inputs = self.inputs.without(list(skus), telemetry_only=telemetry_only)
+        return inputs if kept is None else inputs.more(kept)
+
+    def _file(self, skus: Sequence[str], telemetry_only: bool, kept: pd.DataFrame | None) -> Path:
+        """Where a fit is kept, in a folder that is there."""
+        self.cache.mkdir(parents=True, exist_ok=True)
+        return self.cache / f"{self._key(skus, telemetry_only, kept)}.nc"
 
     def _key(
         self, skus: Sequence[str], telemetry_only: bool, kept: pd.DataFrame | None = None
@@ -151,6 +196,23 @@ class LeftOut:
         ):
             raise RecordError(f"a fit with SKUs left out did not converge: {checks}")
         return kept(tree)
+
+
+@cache
+def _held(root: str | None, name: str, seed: int) -> LeftOut:
+    """What a worker keeps of one posterior: its tables, and the model once it is compiled."""
+    return LeftOut(Database(root), name, seed=seed)
+
+
+def _sampled(shared: tuple[Any, ...], job: tuple[str, Any, bool, Any]) -> xr.Dataset:
+    """Draws of one fit on a worker, dims (chain, draw, …), see `LeftOut.ahead`."""
+    (length, *whose), (key, *what) = shared, job
+    with ONE:
+        left = _held(*whose)
+        left.length = length
+        if left._key(*what) != key:
+            raise DataError("a worker has another database; install the same on every machine")
+        return left._sample(left._inputs(*what))
 
 
 def not_measured(draws: xr.Dataset, shapes: np.ndarray) -> xr.Dataset:

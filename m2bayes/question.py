@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import xarray as xr
 
+from m2bayes._jobs import Each, in_turn
 from m2bayes.calibrate import Calibration, host_scalar
 from m2bayes.errors import UnknownNameError, WorkloadError
 from m2bayes.factors import BASES, basis
@@ -210,7 +211,9 @@ def thinned(posterior: xr.Dataset, draws: int) -> xr.Dataset:
     return spaced(posterior, draws // chains)
 
 
-def step_times(question: Question, steps: Sequence[Workload], *, noise: int = 0) -> xr.DataArray:
+def step_times(
+    question: Question, steps: Sequence[Workload], *, noise: int = 0, each: Each = in_turn
+) -> xr.DataArray:
     """Joint draws of each operator's time in each step, all its calls together.
 
     Parameters
@@ -221,12 +224,18 @@ def step_times(question: Question, steps: Sequence[Workload], *, noise: int = 0)
         Some of its workloads, or others.
     noise : int
         See `m2bayes.predictive.predict` [1].
+    each : callable
+        Where SKUs are predicted one by one, see `m2bayes.sweeping.cluster.spread`: with the same
+        numbers.
 
     Returns
     -------
     DataArray, dims (chain, draw, sku, workload, op)
         Time [s].
     """
+    if each is not in_turn:
+        skus = [str(sku) for sku in question.datasheets["sku"].values]
+        return xr.concat([*each(_times_of, (question, steps, noise), skus)], dim="sku")
     if question.whole and question.llm is not None:
         time = operator_times(
             {"gemm": question.posterior, **question.parts},
@@ -258,6 +267,13 @@ def step_times(question: Question, steps: Sequence[Workload], *, noise: int = 0)
         clock=capped_share(question.posterior, question.datasheets, seed=question.seed),
     )
     return (time * cells["calls"]).assign_attrs(units="s")
+
+
+def _times_of(shared: tuple[Question, Sequence[Workload], int], sku: str) -> xr.DataArray:
+    """Times on one SKU [s], dims as of `step_times`."""
+    question, steps, noise = shared
+    own = replace(question, datasheets=question.datasheets.sel(sku=[sku]))
+    return step_times(own, steps, noise=noise)
 
 
 def host_time(question: Question, sku: str, timings: Sequence[Timing]) -> Calibration:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +63,9 @@ class Effort:
     thin: int = 32
     ess: float = 50.0
     longer: tuple[int, ...] = (1, 4, 16)
+
+
+Job = tuple[dict[str, np.ndarray], dict[str, float], Effort, int]  # data, truth, effort, seed
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ def ranks(
     *,
     file: Path | None = None,
     tell: Callable[[str], None] = lambda text: None,
+    run: Callable[[Sequence[Job]], Iterable[dict[str, Any]]] | None = None,
 ) -> list[dict[str, Any]]:
     """Rank each truth among the posterior draws that its data give.
 
@@ -177,6 +181,8 @@ def ranks(
         Where what is done is kept, and found again by the next run.
     tell : callable
         Told how far it is.
+    run : callable, optional
+        Gives `ranked` of each job in order, by other processes: nothing is compiled here.
 
     Returns
     -------
@@ -188,11 +194,14 @@ def ranks(
     done: list[dict[str, Any]] = []
     if file is not None and file.is_file():
         done = read_json(file, RecordError)["done"]
-    ready = compiled() if len(done) < total else None
-    for i in range(len(done), total):
-        data = {name: held[i] for name, held in simulated.data.items()}
-        truth = {str(k): float(v) for k, v in simulated.truth.isel(simulation=i).data_vars.items()}
-        done.append(_ranked(ready, data, truth, effort, seed=i))
+    jobs = [_job(simulated, effort, i) for i in range(len(done), total)]
+    if run is None:
+        ready = compiled() if jobs else None
+        found: Iterable[dict[str, Any]] = (ranked(ready, job) for job in jobs)
+    else:
+        found = run(jobs) if jobs else ()
+    for one in found:
+        done.append(one)
         if file is not None and (len(done) % EVERY == 0 or len(done) == total):
             file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(file, json.dumps({"done": done}).encode())
@@ -200,15 +209,23 @@ def ranks(
     return done
 
 
-def _ranked(
-    compiled: Any,
-    data: dict[str, np.ndarray],
-    truth: dict[str, float],
-    effort: Effort,
-    *,
-    seed: int,
-) -> dict[str, Any]:
-    """One simulation: rank of every parameter, or why there is none."""
+def _job(simulated: Simulated, effort: Effort, i: int) -> Job:
+    data = {name: held[i] for name, held in simulated.data.items()}
+    truth = {str(k): float(v) for k, v in simulated.truth.isel(simulation=i).data_vars.items()}
+    return data, truth, effort, i
+
+
+def ranked(compiled: Any, job: Job) -> dict[str, Any]:
+    """One simulation: rank of every parameter [1], or why there is none, see `ranks`.
+
+    Parameters
+    ----------
+    compiled : CompiledModel
+        From `m2bayes.posterior.compiled_model`.
+    job : tuple
+        Data by name, dims (…); truth by parameter, in its own unit; effort; seed [1].
+    """
+    data, truth, effort, seed = job
     out: dict[str, Any] = {"rank": None, "discarded": "", "ess": 0.0, "longer": 0, "divergences": 0}
     if not all(np.isfinite(held).all() for held in data.values()):
         return out | {"discarded": "simulated data not finite"}

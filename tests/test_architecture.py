@@ -25,7 +25,7 @@ PACKAGE = ROOT / "m2bayes"
 
 # The pipeline, lowest first: a module imports from layers below its own, never from its own.
 LAYERS = [
-    {"errors", "_math", "_order", "_random", "options._types", "options._examples"},
+    {"errors", "_jobs", "_math", "_order", "_random", "options._types", "options._examples"},
     {"linting", "measuring", "information", "reporting", "serving", "updating", "sweeping"},
     {"options._question", "options.fitting", "options.importing", "options.updating"},
     {
@@ -56,7 +56,7 @@ LAYERS = [
     {"serving.steady"},
     {"serving.loops"},
     {"serving.goodput"},
-    {"quantisation"},
+    {"quantisation", "sweeping.cluster"},
     {"mechanism", "mechanism.roofline", "mechanism.wave", "mechanism.clock", "mechanism.memory"},
     {"blocks"},
     {"mechanism.gemm", "mechanism.attention", "mechanism.collective", "mechanism.host"},
@@ -222,7 +222,7 @@ LAZILY = {
     "commands._shared": {"rich"},
     "commands.asking": {"xarray"},
     "sweeping.store": {"zarr"},
-    "sweeping.engine": {"distributed"},
+    "sweeping.cluster": {"distributed"},
     "surface": {"scipy"},
     "serving.steady": {"scipy"},
     "serving.loops": {"scipy"},

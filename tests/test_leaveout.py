@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from m2bayes import leaveout
-from m2bayes.errors import RecordError
+from m2bayes.errors import DataError, RecordError
 from m2bayes.factors import basis
 from m2bayes.gemm import gemm_cells
 from m2bayes.leaveout import LeftOut, not_measured
@@ -170,3 +170,73 @@ def test_exactly_the_shapes_named_are_forgotten(small_database):
 def test_a_posterior_without_residuals_has_nothing_to_forget(synthetic_posterior):
     found = not_measured(synthetic_posterior, np.array([[1.0, 2.0, 3.0]]))
     xr.testing.assert_identical(found, synthetic_posterior)
+
+
+# --- made by others --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spread_here():
+    """As `spread` on a cluster, by its own code path, in the threads of one process."""
+    distributed = pytest.importorskip("distributed", reason="needs pip install 'm2bayes[sweep]'")
+    from m2bayes.sweeping import cluster
+
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+        ) as found,
+        cluster.spread(0, found.scheduler_address) as each,
+    ):
+        leaveout._held.cache_clear()
+        yield each
+        leaveout._held.cache_clear()
+
+
+def test_fits_made_ahead_are_those_that_are_asked_for(left, spread_here, tmp_path):
+    groups, one = [[H100], [A100], [H100]], left.fit([H100])
+    other = LeftOut(left.database, NAME, cache=tmp_path / "other", each=spread_here)
+    other.ahead(groups)
+    other.ahead([[H200]], telemetry_only=True)
+    other.ahead([[H200]], kept=[left.inputs.times.query("sku == @H200").iloc[:3]])
+    assert left.asked == [
+        *([A100, H200],),  # here
+        *([A100, H200], [H100, H200], [A100, H100, H200], [A100, H100, H200]),  # elsewhere, once
+    ]
+    before = len(left.asked)
+    xr.testing.assert_identical(other.fit([H100]), one)
+    other.fit([A100])
+    other.fit([H200], telemetry_only=True)
+    assert len(left.asked) == before
+    assert len(list(other.cache.iterdir())) == 4
+
+
+def test_nothing_is_made_ahead_where_nobody_else_works(left):
+    left.ahead([[H100], [A100]])
+    assert left.asked == []
+    assert not left.cache.exists()
+
+
+def test_a_worker_with_other_data_is_refused(left, spread_here, tmp_path):
+    other = LeftOut(left.database, NAME, cache=tmp_path / "other", each=spread_here)
+    other.record.versions["pymc"] = "0"
+    with pytest.raises(DataError, match="a worker has another database"):
+        other.ahead([[H100]])
+    assert list(other.cache.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_real_fits_on_two_processes_are_those_of_one(tmp_path):
+    """Draw by draw, of the model that is fitted fastest."""
+    pytest.importorskip("distributed", reason="needs pip install 'm2bayes[sweep]'")
+    from m2bayes.database import Database
+    from m2bayes.sweeping.cluster import spread
+
+    name, groups = "gemm_bf16-const_ceiling", [[H100], [A100]]
+    here = LeftOut(Database(), name, cache=tmp_path / "here")
+    whole = [here.fit(group) for group in groups]
+    with spread(2) as each:
+        there = LeftOut(Database(), name, cache=tmp_path / "there", each=each)
+        there.ahead(groups)
+    there.each = None  # not called again
+    for group, one in zip(groups, whole, strict=True):
+        xr.testing.assert_identical(there.fit(group), one)

@@ -155,22 +155,20 @@ def test_a_right_posterior_is_even_and_a_wrong_one_is_not(wider, shift, even, ex
 def test_a_run_that_was_cut_off_is_resumed(exact, rng, tmp_path, monkeypatch):
     simulated, file, told = experiment(rng, 45), tmp_path / "cache" / "ranks.json", []
     whole = sbc.ranks(Exact, simulated, EFFORT)
-    ranked = sbc._ranked
+    ranked = sbc.ranked
 
-    def cut(*args, seed):
-        if seed == 44:
+    def cut(compiled, job):
+        if job[-1] == 44:
             raise KeyboardInterrupt
-        return ranked(*args, seed=seed)
+        return ranked(compiled, job)
 
-    monkeypatch.setattr(sbc, "_ranked", cut)
+    monkeypatch.setattr(sbc, "ranked", cut)
     with pytest.raises(KeyboardInterrupt):
         sbc.ranks(Exact, simulated, EFFORT, file=file, tell=told.append)
     assert len(json.loads(file.read_text())["done"]) == 2 * sbc.EVERY
     assert told[-1] == "40 of 45 simulations"
     again = []
-    monkeypatch.setattr(
-        sbc, "_ranked", lambda *a, seed: again.append(seed) or ranked(*a, seed=seed)
-    )
+    monkeypatch.setattr(sbc, "ranked", lambda c, job: again.append(job[-1]) or ranked(c, job))
     assert sbc.ranks(Exact, simulated, EFFORT, file=file) == whole
     assert again == [40, 41, 42, 43, 44]
 

@@ -319,7 +319,7 @@ def test_what_is_no_store_is_left_alone(kind, tmp_path):
 
 
 def test_a_scheduler_that_does_not_answer_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "PATIENCE", "1s")
+    monkeypatch.setattr("m2bayes.sweeping.cluster.PATIENCE", "1s")
     file = written(tmp_path)
     out = ("--out", str(tmp_path / "a.zarr"), "--scheduler", "tcp://127.0.0.1:9")
     assert "no Dask scheduler answers there" in refusal(run("sweep", str(file), *out))

@@ -6,12 +6,14 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from m2bayes.errors import DataError
+from m2bayes._jobs import Each
+from m2bayes.errors import DataError, WorkloadError
 
+MOST_WORKERS = 256  # on one machine
 MANY = 200  # workloads from which a progress bar is worth showing
 
 
@@ -42,6 +44,15 @@ def figure_file(args: argparse.Namespace) -> Path | None:
 
     suffix_of(args.plot)
     return file_to_write(args.plot, option="--plot")
+
+
+def workers(args: argparse.Namespace) -> AbstractContextManager[Each]:
+    """Way to run jobs that --workers and --scheduler name, see `m2bayes.sweeping.cluster`."""
+    if not 0 <= args.workers <= MOST_WORKERS:
+        raise WorkloadError(f"--workers {args.workers}: give 0 to {MOST_WORKERS}")
+    from m2bayes.sweeping.cluster import spread
+
+    return spread(args.workers, args.scheduler)
 
 
 @contextmanager

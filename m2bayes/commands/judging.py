@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from m2bayes import output, tables
 from m2bayes._files import write_whole
-from m2bayes.commands._shared import figure_file, print_json, teller
+from m2bayes.commands._shared import figure_file, print_json, teller, workers
 from m2bayes.database import Database
 from m2bayes.errors import DataError, MissingError, UnknownNameError
+from m2bayes.options.judging import REFITS
 from m2bayes.updating import table as tables_update
 
 if TYPE_CHECKING:
@@ -64,8 +66,14 @@ def evaluate(args: argparse.Namespace) -> int:
         raise DataError("--quick is to see that suites run, its figures mean nothing: drop --out")
     if not args.suites and not args.quick:
         raise DataError(f"name a suite: {', '.join(NAMES)}; or --quick for all of them in small")
+    if args.workers or args.scheduler:
+        _refitting(args)
     setting, out = Setting(Database(args.database), teller(args), quick=args.quick), []
-    with output.folder_to_write(args.out) if args.out else nullcontext() as folder:
+    with (
+        workers(args) as each,
+        output.folder_to_write(args.out) if args.out else nullcontext() as folder,
+    ):
+        setting = replace(setting, each=each)
         for name in args.suites or NAMES:
             try:
                 out.append(run(name, setting))
@@ -81,3 +89,12 @@ def evaluate(args: argparse.Namespace) -> int:
     else:
         print("\n\n".join(tables.suite(result) for result in out))
     return 0
+
+
+def _refitting(args: argparse.Namespace) -> None:
+    """Refuse workers where they would have nothing to do."""
+    option = f"--workers {args.workers}" if args.workers else f"--scheduler {args.scheduler}"
+    if args.quick:
+        raise DataError(f"{option}: --quick makes no fits worth spreading; drop one of the two")
+    if not set(args.suites) & set(REFITS):
+        raise DataError(f"{option}: only these suites fit models: {', '.join(REFITS)}")

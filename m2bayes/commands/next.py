@@ -7,7 +7,7 @@ import csv
 import sys
 
 from m2bayes.asking import ask
-from m2bayes.commands._shared import figure_file, print_json, progress, say
+from m2bayes.commands._shared import figure_file, print_json, progress, say, workers
 from m2bayes.database import Database
 from m2bayes.errors import WorkloadError
 from m2bayes.information.table import advice, table
@@ -37,7 +37,7 @@ def next_(args: argparse.Namespace) -> int:
     if not 0 <= args.worth < 1:
         raise WorkloadError(f"--worth {args.worth:g}: give a share from 0 to below 1")
     question, prices, target = ask(args), _prices(args), figure_file(args)
-    with progress(args, args.count, unit="measurements", many=1) as advance:
+    with workers(args) as each, progress(args, args.count, unit="measurements", many=1) as advance:
         found = worth(
             question,
             repeats=args.repeats,
@@ -46,6 +46,7 @@ def next_(args: argparse.Namespace) -> int:
             prices=prices,
             least=args.worth,
             advance=advance,
+            each=each,
         )
     if target:
         from m2bayes.plot import asked, save

@@ -5,18 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from m2bayes.commands._shared import print_json, progress
-from m2bayes.errors import WorkloadError
+from m2bayes.commands._shared import print_json, progress, workers
 from m2bayes.sweeping.engine import sweep
 from m2bayes.sweeping.grid import chunks, read_grid
-
-MOST = 256  # workers on one machine
 
 
 def sweep_(args: argparse.Namespace) -> int:
     """Predict a grid, going on where an earlier run of it ended."""
-    if not 0 <= args.workers <= MOST:
-        raise WorkloadError(f"--workers {args.workers}: give 0 to {MOST}")
+    workers(args)
     grid = read_grid(args.grid)
     total = sum(1 for _ in chunks(grid))
     with progress(args, total, unit="chunks", many=1) as advance:

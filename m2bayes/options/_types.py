@@ -96,6 +96,24 @@ def plot(command: argparse.ArgumentParser, what: str, kinds: Sequence[str] = ())
         )
 
 
+def workers(command: argparse.ArgumentParser, default: int, what: str) -> None:
+    """Add the options that say which processes do the work."""
+    where = command.add_mutually_exclusive_group()
+    where.add_argument(
+        "--workers",
+        type=whole,
+        default=default,
+        metavar="N",
+        help=f"{what} processes on this machine, one thread each ({default}); 0: none but this one",
+    )
+    where.add_argument(
+        "--scheduler",
+        type=text,
+        metavar="ADDRESS",
+        help=f"{what} the workers of this Dask scheduler, such as tcp://10.0.0.1:8786",
+    )
+
+
 def cards(command: argparse.ArgumentParser, whose: str) -> None:
     """Add the option that names datasheets of cards that the database lacks."""
     command.add_argument(

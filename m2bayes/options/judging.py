@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from m2bayes.options._types import cards, command, plot, text
+from m2bayes.options._types import cards, command, plot, text, workers
 
 GEMM_POSTERIOR = "gemm_bf16-hier_gemm"
 SUITES = (
@@ -35,6 +35,10 @@ SUITES = (
     "loo",
     "prior",
 )
+REFITS = (
+    *("gemm-transfer", "few-shot", "refit", "clock", "ranking", "flips"),
+    *("attention-transfer", "next", "vidur-transfer", "sbc"),
+)  # suites whose many fits need not be made one after the other
 
 
 def add(commands: Any) -> None:
@@ -68,3 +72,4 @@ def add(commands: Any) -> None:
     evaluate.add_argument(
         "--quick", action="store_true", help="small versions, to see that they run: no figures"
     )
+    workers(evaluate, 0, "make the fits of suites that leave SKUs out, and of sbc, on")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from m2bayes.options._question import question
-from m2bayes.options._types import command, number, plot, text, whole
+from m2bayes.options._types import command, number, plot, text, whole, workers
 
 
 def add(commands: Any) -> None:
@@ -38,3 +38,4 @@ def add(commands: Any) -> None:
         metavar="SHARE",
         help="value, as a share of the metric, below which to stop (0.001)",
     )
+    workers(own, 0, "predict each SKU on")

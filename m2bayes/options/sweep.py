@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from m2bayes.options._types import command, text, whole
+from m2bayes.options._types import command, text, workers
 
 
 def add(commands: Any) -> None:
@@ -19,17 +19,4 @@ def add(commands: Any) -> None:
     own.add_argument(
         "--out", type=text, required=True, metavar="FOLDER", help="the store, for xarray.open_zarr"
     )
-    where = own.add_mutually_exclusive_group()
-    where.add_argument(
-        "--workers",
-        type=whole,
-        default=2,
-        metavar="N",
-        help="processes on this machine, one thread each (2); 0: none but this one",
-    )
-    where.add_argument(
-        "--scheduler",
-        type=text,
-        metavar="ADDRESS",
-        help="use the workers of this Dask scheduler, such as tcp://10.0.0.1:8786",
-    )
+    workers(own, 2, "use")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from m2bayes._jobs import Each, in_turn
 from m2bayes.database import Database
 from m2bayes.errors import UnknownNameError
 from m2bayes.options import SUITES as NAMES
@@ -46,6 +47,8 @@ class Setting:
         Of everything drawn.
     quick : bool
         Whether small versions run, to see that they do: their figures mean nothing.
+    each : callable
+        How refits are run, see `m2bayes.sweeping.cluster.spread`.
     """
 
     database: Database
@@ -60,6 +63,7 @@ class Setting:
     narrow_assembly: str = NARROW_ASSEMBLY
     seed: int = 0
     quick: bool = False
+    each: Each = in_turn
 
     def few(self, names: Sequence[str]) -> list[str]:
         """Two of `names` when quick, else all."""
@@ -70,7 +74,8 @@ class Setting:
         from m2bayes.leaveout import LeftOut
         from m2bayes.suites._quick import Forgotten
 
-        return (Forgotten if self.quick else LeftOut)(self.database, name, tell=self.tell)
+        kind = Forgotten if self.quick else LeftOut
+        return kind(self.database, name, tell=self.tell, each=self.each)
 
 
 def run(name: str, setting: Setting) -> dict[str, Any]:

@@ -71,6 +71,7 @@ def held_out(
 ) -> xr.DataArray:
     """Draws as from `noisy`, each SKU's from the fit that left it out of everything."""
     parts = []
+    left.ahead([[sku] for sku in left.inputs.skus])
     for sku in left.inputs.skus:
         sheet, draws = left.inputs.datasheets.sel(sku=[sku]), change(left.fit([sku]))
         parts.append(noisy(draws, sheet, times, noise=noise, seed=setting.seed))

@@ -39,7 +39,9 @@ def _phase(setting: Setting, name: str, table: str) -> dict[str, Any]:
     test = unseen_cells(setting, inputs, table)
     held: dict[str, Any] = {}
     rivals: dict[str, dict[str, Any]] = {rival: {} for rival in RIVALS}
-    for card in setting.few([*dict.fromkeys(card_of(unit) for unit in inputs.skus)]):
+    cards = setting.few([*dict.fromkeys(card_of(unit) for unit in inputs.skus)])
+    left.ahead([[card] for card in cards])
+    for card in cards:
         units = [unit for unit in inputs.skus if card_of(unit) == card]
         held |= judged(setting, left.fit([card]), test, inputs.datasheets, units)
         train = inputs.without([card]).cells()

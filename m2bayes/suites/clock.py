@@ -33,6 +33,8 @@ def run(setting: Setting) -> dict[str, Any]:
     if readings is None:
         return {}
     skus = [str(s) for s in readings["sku"].values]
+    left.ahead([[sku] for sku in skus], telemetry_only=True)
+    left.ahead([[sku] for sku in skus])
     out: dict[str, Any] = {"telemetry left out": {}, "card left out": {}, "throughput": {}}
     for sku in skus:
         at = readings.isel(reading=np.flatnonzero(readings["sku"].values == sku))

@@ -45,6 +45,7 @@ def run(setting: Setting) -> dict[str, Any]:
         skus, counts, designs = skus[:1], counts[1:3], 1
     out: dict[str, Any] = {"cells": {str(n): {} for n in counts}, "full": {}, "factors": {}}
     paths: dict[str, Counter[str]] = {str(n): Counter() for n in counts}
+    left.ahead([[sku] for sku in skus])
     for sku in skus:
         own, sheet = of_sku(test, sku), inputs.datasheets.sel(sku=[sku])
         draws = left.fit([sku])

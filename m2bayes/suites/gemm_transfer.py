@@ -45,7 +45,9 @@ def run(setting: Setting) -> dict[str, Any]:
     )
     out: dict[str, Any] = {k: {} for k in ("unseen", "unseen wide", "peers", "peers wide")}
     out["rivals"] = {name: {} for name in rivals.everyone()}
-    for sku in setting.few(inputs.skus):
+    alone = [[sku] for sku in setting.few(inputs.skus)]
+    left.ahead([*alone, *_families(setting, left).values()])
+    for (sku,) in alone:
         draws, own = left.fit([sku]), of_sku(test, sku)
         setting.tell(f"scoring {sku}")
         blind = not_measured(draws, _shapes(own))
@@ -86,16 +88,22 @@ def _shared_cells(own: xr.Dataset, draws: xr.Dataset, sheets: xr.Dataset, sku: s
 
 def _architectures(setting: Setting, left: LeftOut, test: xr.Dataset) -> dict[str, Any]:
     """Scores of the architectures with several SKUs, all of them left out together."""
-    sheets = left.inputs.datasheets
-    families = sheets["architecture"].values.astype(str)
-    names, sizes = np.unique(families, return_counts=True)
-    out: dict[str, Any] = {}
-    for family in setting.few([str(name) for name in names[sizes > 1]]):
-        members = [left.inputs.skus[i] for i in np.flatnonzero(families == family)]
+    sheets, out = left.inputs.datasheets, dict[str, Any]()
+    for members in _families(setting, left).values():
         draws = left.fit(members)
         for sku in members:
             out[sku] = judged(draws, of_sku(test, sku), sheets, seed=setting.seed)["all"]
     return out
+
+
+def _families(setting: Setting, left: LeftOut) -> dict[str, list[str]]:
+    """SKUs of each architecture that has several."""
+    families = left.inputs.datasheets["architecture"].values.astype(str)
+    names, sizes = np.unique(families, return_counts=True)
+    return {
+        family: [left.inputs.skus[i] for i in np.flatnonzero(families == family)]
+        for family in setting.few([str(name) for name in names[sizes > 1]])
+    }
 
 
 def _pooled(setting: Setting, left: LeftOut, test: xr.Dataset) -> dict[str, float]:

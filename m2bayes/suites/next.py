@@ -96,6 +96,7 @@ def decisions(setting: Setting) -> Iterator[Decision]:
     skus, sheets = left.inputs.skus, left.inputs.datasheets
     times = _grid.measured(setting, skus)
     truth = median_of_builds(times)
+    left.ahead([[sku] for sku in setting.few(skus)])
     for sku in setting.few(skus):
         draws = left.fit([sku])
         some = max(1, draws.sizes["chain"] * draws.sizes["draw"] // DRAWS)

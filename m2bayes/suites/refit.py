@@ -49,16 +49,19 @@ def run(setting: Setting) -> dict[str, Any]:
     )
     times = _grid.measured(setting, left.inputs.skus)
     out: dict[str, Any] = {}
+    left.ahead([[sku] for sku in setting.few(SKUS)])
     for sku in setting.few(SKUS):
         draws, sheet = left.fit([sku]), left.inputs.datasheets.sel(sku=[sku])
         rows = left.inputs.times[left.inputs.times["sku"] == sku]
         cells = rows[["M", "N", "K"]].drop_duplicates().reset_index(drop=True)
         sizes = {v: ("cell", cells[v].to_numpy(dtype=float)) for v in cells}
         places = places_of(draws, xr.Dataset(sizes), sheet)
-        out[sku] = {}
+        out[sku], tables = {}, {}
         for n in setting.few([str(n) for n in CELLS]):
             chosen = cells.iloc[design(places, int(n), seed=setting.seed)]
-            table = checked(rows.merge(chosen), origin=DATA[0])
+            tables[n] = checked(rows.merge(chosen), origin=DATA[0])
+        whole_fits.ahead([[sku]] * len(tables), kept=[*tables.values()])
+        for n, table in tables.items():
             start = time.perf_counter()
             done = unsampled(draws, table, sheet, seed=setting.seed, least=LEAST)
             seconds = time.perf_counter() - start

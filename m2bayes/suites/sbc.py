@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from m2bayes import sbc
+from m2bayes._jobs import ONE, in_turn
 from m2bayes._ranks import judged
+from m2bayes.database import Database
 from m2bayes.diagnostics import fingerprint
+from m2bayes.errors import DataError
 from m2bayes.posterior import compiled_model, versions
 from m2bayes.suites import _designs
 
@@ -59,6 +62,8 @@ def _model(setting: Setting, name: str) -> dict[str, Any]:
         return compiled_model(model, jitter=inputs.law.variant is None)
 
     factor, mark = design.factor, fingerprint(model)
+    shared = (setting.database.place, name, tuple(mark))
+    run = None if setting.each is in_turn else partial(setting.each, _ranked, shared)
     parts: dict[str, tuple[sbc.Effort, dict[str, Any]]] = {
         "": (effort, {}),
         "control": (
@@ -76,7 +81,7 @@ def _model(setting: Setting, name: str) -> dict[str, Any]:
         def tell(text: str, title: str = title) -> None:
             setting.tell(f"{title}: {text}")
 
-        found = sbc.ranks(compiled, simulated, some, file=file, tell=tell)
+        found = sbc.ranks(compiled, simulated, some, file=file, tell=tell, run=run)
         out[part] = judged(found, some.kept)
         if len(found) > PLANNED:
             out[part]["first"] = judged(found[:PLANNED], some.kept)
@@ -87,6 +92,22 @@ def _model(setting: Setting, name: str) -> dict[str, Any]:
         "cells": inputs.cells().sizes["cell"],
     }
     return {**own, **out[""], "control": control}
+
+
+@cache
+def _compiled(root: str | None, name: str, mark: tuple[float, ...]) -> Any:
+    """What a worker keeps of one model: compiled, once it is known to be the same."""
+    database = Database(root)
+    inputs = _designs.inputs(database, name)
+    model = inputs.build(database.builder(name))
+    if tuple(fingerprint(model)) != mark:
+        raise DataError("a worker has another model; install the same on every machine")
+    return compiled_model(model, jitter=inputs.law.variant is None)
+
+
+def _ranked(shared: tuple[str | None, str, tuple[float, ...]], job: sbc.Job) -> dict[str, Any]:
+    with ONE:
+        return sbc.ranked(_compiled(*shared), job)
 
 
 def _cache() -> Path:

@@ -167,6 +167,7 @@ def versions(
     sheets = left.inputs.datasheets
     family = str(sheets["architecture"].sel(sku=sku).item())
     peers = [s for s in left.inputs.skus if sheets["architecture"].sel(sku=s).item() == family]
+    left.ahead([[sku], peers])
     for name, gone in (("card", [sku]), ("architecture", peers)):
         fit = left.fit(gone)
         found += [

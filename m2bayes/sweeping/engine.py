@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from m2bayes._files import shown
-from m2bayes.errors import DataError
+from m2bayes.sweeping.cluster import client_of, completed, require_dask
 from m2bayes.sweeping.grid import Chunk, Grid, chunks
 from m2bayes.sweeping.points import checked, evaluate
-from m2bayes.sweeping.store import INSTALL, finished, opened, write
-
-AHEAD = 2  # chunks that each thread of a cluster holds or waits for
-PATIENCE = "10s"  # that a scheduler has to answer in
+from m2bayes.sweeping.store import finished, opened, write
 
 
 def sweep(
@@ -61,83 +54,33 @@ def sweep(
         For a grid that cannot be asked, a store of something else, a cluster that cannot be had.
     """
     facts = checked(grid, root)
-    client_of = None if scheduler is None and not workers else _distributed()
+    here = scheduler is None and not workers
+    if not here:
+        require_dask()
     store = opened(out, grid, facts)
     done = finished(store)
     left = [chunk for chunk in chunks(grid) if not done[chunk.at]]
     begin(len(left))
-    settings = (root, str(facts["identity"]))
-    if client_of is None or not left:
+    shared = (grid, root, str(facts["identity"]))
+    if here or not left:
         for chunk in left:
-            write(store, chunk, evaluate(grid, chunk, *settings))
+            write(store, chunk, _evaluated(shared, chunk))
             advance(1)
     else:
-        with _client(client_of, workers, scheduler) as client:
-            for chunk, values in _computed(client_of, client, grid, left, settings):
-                write(store, chunk, values)
+        with client_of(workers, scheduler) as client:
+            for at, values in completed(client, _evaluated, shared, left, died=_died):
+                write(store, left[at], values)
                 advance(1)
     return {"results": grid.results, "chunks": done.size, "computed": len(left)}
 
 
-def _distributed() -> Any:
-    try:
-        import distributed
-    except ImportError:
-        text = f"workers need the packages dask and distributed: {INSTALL}; or give --workers 0"
-        raise DataError(text) from None
-    return distributed
+def _evaluated(shared: tuple[Grid, str | None, str], chunk: Chunk) -> dict[str, np.ndarray]:
+    grid, root, identity = shared
+    return evaluate(grid, chunk, root, identity)
 
 
-@contextmanager
-def _client(distributed: Any, workers: int, scheduler: str | None) -> Iterator[Any]:
-    """Client of the scheduler named, or of a cluster of processes on this machine."""
-    if scheduler is not None:
-        try:
-            client = distributed.Client(scheduler, timeout=PATIENCE)
-        except (OSError, ValueError, TypeError):
-            raise DataError(
-                f"--scheduler {shown(scheduler)}: no Dask scheduler answers there; give its "
-                "address, such as tcp://10.0.0.1:8786"
-            ) from None
-        with client:
-            yield client
-        return
-    with (
-        distributed.LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            dashboard_address="127.0.0.1:0",  # any port: two sweeps may run on one machine
-            silence_logs=logging.CRITICAL,
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
-
-
-def _computed(
-    distributed: Any, client: Any, grid: Grid, left: Sequence[Chunk], settings: tuple[Any, ...]
-) -> Iterator[tuple[Chunk, dict[str, np.ndarray]]]:
-    """Chunks as they are done; no more are under way than keep the workers busy."""
-    waiting, submitted = iter(left), dict[Any, Chunk]()
-
-    def submit(count: int) -> list[Any]:
-        futures = []
-        for chunk in islice(waiting, count):
-            future = client.submit(evaluate, grid, chunk, *settings, pure=False)
-            submitted[future.key] = chunk
-            futures.append(future)
-        return futures
-
-    threads = sum(client.nthreads().values())
-    under_way = distributed.as_completed(submit(AHEAD * max(threads, 1)), with_results=False)
-    for future in under_way:
-        chunk = submitted.pop(future.key)
-        try:
-            values = future.result()
-        except distributed.KilledWorker:
-            raise DataError(
-                f"workers died over and over at chunk {chunk.at}: memory may be short; lower "
-                "chunk or draws, or have fewer workers. The same call goes on where this one ended"
-            ) from None
-        under_way.update(submit(1))
-        yield chunk, values
+def _died(chunk: Chunk) -> str:
+    return (
+        f"workers died over and over at chunk {chunk.at}: memory may be short; lower "
+        "chunk or draws, or have fewer workers. The same call goes on where this one ended"
+    )

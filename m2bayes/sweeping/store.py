@@ -15,10 +15,10 @@ import xarray as xr
 
 from m2bayes._files import reason, shown
 from m2bayes.errors import DataError
+from m2bayes.sweeping.cluster import INSTALL
 from m2bayes.sweeping.grid import PLACES, QUANTILES, Chunk, Grid
 
 FORMAT = 2  # of Zarr: its metadata can be consolidated, so that a store opens with one read
-INSTALL = "pip install 'm2bayes[sweep]'"
 DIMS = {
     "quantiles": (*PLACES, "price", "workload", "sku", "level"),
     "mean": (*PLACES, "price", "workload", "sku"),
