@@ -248,6 +248,60 @@ def test_medians_are_those_of_a_simulated_engine(case, load):
         assert getattr(told, name)(0.5)[0] == pytest.approx(simulated, rel=0.1), name
 
 
+BUDGET = 2048  # tokens of a step
+SEEDS, REQUESTS, WARM = 4, 1500, 300
+
+
+def bent():
+    """Steps whose weights' traffic hides what few tokens compute, so that the first are free."""
+    even, tokens = surface(), np.geomspace(16.0, 16384, 41)
+    batch, context = even.axes["mixed"][1:]
+    prefill = np.maximum(FLOOR, 2.2e-5 * tokens)
+    mixed = prefill[:, None, None] + READ * batch[:, None] * context
+    axes = even.axes | {"prefill": (tokens,), "mixed": (tokens, batch, context)}
+    return Surface(axes, even.times | {"prefill": prefill[None], "mixed": mixed[None]})
+
+
+def assert_within_a_tenth(times, prompt, answer, load):
+    """Of the mean of the medians of several simulations."""
+    held = replica(times, one_length(prompt, answer), np.array([150_000.0]))
+    told, medians = state(held, load), []
+    for seed in range(3, 3 + SEEDS):
+        rate = float(told.rate[0])
+        requests = poisson_requests(rate, REQUESTS, prompt=prompt, output=answer, seed=seed)
+        found = simulate(requests, times, Server(150_000, token_budget=BUDGET))
+        medians.append([np.median(found[name].values[WARM:]) for name in ("ttft", "tpot")])
+    found = np.array([told.ttft(0.5)[0], told.tpot(0.5)[0]])
+    np.testing.assert_allclose(found, np.mean(medians, axis=0), rtol=0.1)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("prompt", "answer", "load"),
+    [(2150, 8, 0.6), (2150, 128, 0.6), (2150, 128, 0.8), (4200, 128, 0.6), (8192, 8, 0.6)],
+)
+def test_prompts_a_little_over_k_steps_and_short_answers_are_right_too(prompt, answer, load):
+    """Where times have two modes: one step or two, a prompt read during the answer or none."""
+    assert_within_a_tenth(surface(), prompt, answer, load)
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(
+    ("prompt", "answer", "load"), [(256, 8, 0.6), (600, 64, 0.8), (2150, 64, 0.6), (4200, 16, 0.6)]
+)
+def test_steps_need_not_be_linear_in_what_they_read(prompt, answer, load):
+    assert_within_a_tenth(bent(), prompt, answer, load)
+
+
+@pytest.mark.slow
+@pytest.mark.statistical
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("answer", [8, 64, 300, 1024])
+@pytest.mark.parametrize("prompt", [256, 1000, round(1.05 * BUDGET), round(2.05 * BUDGET), 8192])
+def test_medians_are_those_of_the_engine_over_lengths_and_loads(prompt, answer, load):
+    assert_within_a_tenth(surface(), prompt, answer, load)
+
+
 @pytest.mark.statistical
 @pytest.mark.parametrize("case", CASES)
 def test_capacity_is_what_a_flooded_engine_serves(case):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,8 +12,9 @@ from m2bayes.serving.backlog import POINTS, TINY, Backlog, Lattice, chances, tra
 from m2bayes.serving.queueing import LONG
 
 NODES = 4  # places in a step at which others' arrivals before one's own are counted
-FINER = 3  # places at which it may end, to each of them
-KINDS = 3  # of steps that are under way: only decoding, reading some, full
+FINER = 2  # places at which it may end, to each of them
+FILLED = (0.0, 0.2, 0.5, 1.0)  # how far, the kinds of steps that are neither empty nor full
+KINDS = len(FILLED) + 1  # of steps that are under way: only decoding, reading some, full
 FEW = 192  # units that arrive in a step, at most
 
 
@@ -169,21 +171,26 @@ def first_token(
         Of dims (draw, …).
     """
     held, spent = backlog.lattice, backlog.spent
-    total, some = spent.sum(-1), spent[:, 1:-2].sum(-1)
-    square = (spent[:, 1:-2] * held.times[:, 1:-1]).sum(-1)
-    reading = np.where(some > 0, square / np.maximum(some, TINY), held.times[:, 0])
-    rest = np.stack([held.times[:, 0], reading, held.times[:, -1]], axis=-1)
-    share = np.stack([spent[:, 0], some, spent[:, -2]], axis=-1) / total[:, None]
-    ahead = np.ones((len(total), KINDS, NODES, POINTS))
+    total, part = spent.sum(-1), np.arange(held.room) / held.room
+    share, rest = [spent[:, 0]], [held.times[:, 0]]
+    for low, high in pairwise(FILLED):
+        within = (part > low) & (part <= high)
+        some = spent[:, :-2][:, within]
+        share.append(some.sum(-1))
+        time = (some * held.times[:, :-1][:, within]).sum(-1)
+        rest.append(np.where(share[-1] > 0, time / np.maximum(share[-1], TINY), rest[0]))
+    shares = np.stack([*share, spent[:, -2]], axis=-1) / total[:, None]
+    rests = np.stack([*rest, held.times[:, -1]], axis=-1)
+    ahead = np.ones((len(total), KINDS, NODES, POINTS), dtype=np.float32)
     few = held.prompts(FEW)
     for kind in range(KINDS - 1):
-        ahead[:, kind, :, :FEW] = _came_before(held, rest[:, kind], few)
+        ahead[:, kind, :, :FEW] = _came_before(held, rests[:, kind], few)
     left = transform(beyond, POINTS)
-    ahead[:, -1] = _came_before(held, rest[:, -1], held.prompts(POINTS), left)
-    chance = np.maximum((share * (1 - ahead[..., 0].mean(-1))).sum(-1), TINY)
-    units = (share * (POINTS - ahead.sum(-1).mean(-1))).sum(-1) * stretch
+    ahead[:, -1] = _came_before(held, rests[:, -1], held.prompts(POINTS), left)
+    chance = np.maximum((shares * (1 - ahead[..., 0].mean(-1))).sum(-1), TINY)
+    units = (shares * (POINTS - ahead.sum(-1, dtype=float).mean(-1))).sum(-1) * stretch
     wait = units * held.times[:, -1] / held.room / chance
-    return FirstToken(held, share, rest, ahead, stretch, own, chance, wait)
+    return FirstToken(held, shares, rests, ahead, stretch, own, chance, wait)
 
 
 def _came_before(

@@ -202,11 +202,13 @@ def _met(
 
     And by how much the full batch completes faster than requests arrive [1/s], dims (draw,), and
     a decode step with the prompts read in it [s], dims (draw, batch). `scale` is what a prompt adds
-    in company, over what it adds alone [1].
+    in company, over what it adds alone [1]; it never adds more than it takes of full steps.
     """
-    decode, added = held.capped(held.decode), held.capped(held.mean(held.added))
+    decode, alone = held.capped(held.decode), held.capped(held.mean(held.added))
+    full = held.mean(held.shared) - held.decode * held.prompt / (held.token_budget - held.batches)
+    added = np.minimum(alone * scale[:, None], np.maximum(held.capped(full), alone))
     again = 1 + np.where(_at_limit(held), held.preempted[:, None], 0)
-    step = decode / np.maximum(1 - (rate * scale)[:, None] * added * again, LEAST)
+    step = decode / np.maximum(1 - rate[:, None] * added * again, LEAST)
     if held.decodes <= 0:
         alone = np.zeros_like(step)
         alone[:, 0] = 1

@@ -78,7 +78,7 @@ def units_read(backlog: Backlog, first: np.ndarray, steps: float, step: np.ndarr
     gathered, most = steps / strides, strides * UNITS
     scale = UNITS / (gathered * held.room)
     sizes = _parts(held.sizes * scale, held.weight, most)
-    times = _stride_times(held)
+    times = _stride_times(held, gathered)
     moves = np.zeros((len(times), most + 1, most + 1))
     arrived = _arrived(held.rate[:, None] * times * gathered, sizes)
     for at in range(most + 1):
@@ -144,11 +144,17 @@ def _start(
     return found
 
 
-def _stride_times(held: Lattice) -> np.ndarray:
-    """Steps that read 0 … `UNITS` parts of a full one [s], dims (draw, part)."""
+def _stride_times(held: Lattice, gathered: float) -> np.ndarray:
+    """A step's share of strides that read 0 … `UNITS` parts of full ones [s], dims (draw, part).
+
+    Of many steps some are full and the others empty; one is in between.
+    """
     at = np.arange(UNITS + 1) * held.room / UNITS
     low = np.minimum(at.astype(int), held.room - 1)
-    return np.asarray(held.times[:, low] * (1 - at + low) + held.times[:, low + 1] * (at - low))
+    single = held.times[:, low] * (1 - at + low) + held.times[:, low + 1] * (at - low)
+    part = np.arange(UNITS + 1) / UNITS
+    many = held.times[:, :1] * (1 - part) + held.times[:, -1:] * part
+    return np.asarray(many + (single - many) / gathered)
 
 
 def _parts(sizes: np.ndarray, weight: np.ndarray, most: int) -> np.ndarray:
