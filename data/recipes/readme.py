@@ -911,6 +911,36 @@ def gradient_speed() -> str:
     return f"{size}\n\n{table(head, rows)}"
 
 
+def scaling_fit() -> str:
+    """What fits of several sizes take."""
+    rows = []
+    for one in benchmark("scaling")["fits"].values():
+        rows.append(
+            [
+                *(f"{one['rows']:,}", f"{one['skus']}", f"{one['parameters']}"),
+                *(f"{one['compile']:.0f}", f"{1e9 * one['gradient'] / one['rows']:.0f}"),
+                *(f"{one['steps']:.0f}", f"{one['ess'] / one['sampling']:.1f}"),
+                f"{one['memory'] / 1e9:.2f}",
+            ]
+        )
+    head = ["rows", "SKUs", "parameters", "compile, CPU s", "gradient, ns a row"]
+    return table([*head, "leapfrogs a draw", "ESS a CPU s", "memory, GB"], rows)
+
+
+def scaling_predict() -> str:
+    """What predictions of several lengths take."""
+    found = benchmark("scaling")
+    rows = [
+        [
+            *(f"{one['workloads']:,}", f"{one['seconds']:.1f}"),
+            *(f"{1e6 * one['seconds'] / one['workloads']:.0f}", f"{one['memory'] / 1e9:.2f}"),
+        ]
+        for one in found["predictions"].values()
+    ]
+    text = f"Each of {found['draws']} draws, {found['chunk']:,} workloads at a time:"
+    return f"{text}\n\n{table(['workloads', 'CPU, s', 'µs a workload', 'memory, GB'], rows)}"
+
+
 def sweep_cost() -> str:
     """What the sweep that was measured took."""
     found, one, two = (benchmark(n) for n in ("sweep", "sweep_one", "sweep_two"))
@@ -952,6 +982,8 @@ BLOCKS = {
         "predict speed": predict_speed,
         "predict growth": predict_growth,
         "gradient speed": gradient_speed,
+        "scaling fit": scaling_fit,
+        "scaling predict": scaling_predict,
         "sweep cost": sweep_cost,
         "sweep billion": sweep_billion,
     },
