@@ -135,3 +135,18 @@ def small_database(database, synthetic_posterior, tmp_path_factory):
     )
     store(Posterior(**{**held, **changes}), draws.drop_attrs(), root / "posteriors")
     return small
+
+
+@pytest.fixture
+def spread_here():
+    """As `m2bayes.sweeping.cluster.spread`, but its workers are threads of this process."""
+    distributed = pytest.importorskip("distributed", reason="needs pip install 'm2bayes[sweep]'")
+    from m2bayes.sweeping.cluster import spread
+
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+        ) as found,
+        spread(0, found.scheduler_address) as each,
+    ):
+        yield each

@@ -1,16 +1,19 @@
 """Fits with SKUs left out: found again in the cache, and then treated as never measured."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
+from helpers import refusal, run
 
 from m2bayes import leaveout
 from m2bayes.errors import DataError, RecordError
 from m2bayes.factors import basis
 from m2bayes.gemm import gemm_cells
 from m2bayes.leaveout import LeftOut, not_measured
+from m2bayes.options import judging
 from m2bayes.predictive import predict
 from m2bayes.workload import parse_workload
 
@@ -175,21 +178,11 @@ def test_a_posterior_without_residuals_has_nothing_to_forget(synthetic_posterior
 # --- made by others --------------------------------------------------------------------------
 
 
-@pytest.fixture
-def spread_here():
-    """As `spread` on a cluster, by its own code path, in the threads of one process."""
-    distributed = pytest.importorskip("distributed", reason="needs pip install 'm2bayes[sweep]'")
-    from m2bayes.sweeping import cluster
-
-    with (
-        distributed.LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
-        ) as found,
-        cluster.spread(0, found.scheduler_address) as each,
-    ):
-        leaveout._held.cache_clear()
-        yield each
-        leaveout._held.cache_clear()
+@pytest.fixture(autouse=True)
+def nothing_is_held():
+    leaveout._held.cache_clear()
+    yield
+    leaveout._held.cache_clear()
 
 
 def test_fits_made_ahead_are_those_that_are_asked_for(left, spread_here, tmp_path):
@@ -240,3 +233,32 @@ def test_real_fits_on_two_processes_are_those_of_one(tmp_path):
     there.each = None  # not called again
     for group, one in zip(groups, whole, strict=True):
         xr.testing.assert_identical(there.fit(group), one)
+
+
+# --- m2bayes evaluate --workers --------------------------------------------------------------
+
+
+def test_suites_whose_fits_are_spread_are_those_that_the_option_is_for():
+    folder = Path(leaveout.__file__).parent / "suites"
+    spreads = re.compile(r"\.ahead\(|_grid\.held_out\(|setting\.each")
+    found = {
+        path.stem.replace("_", "-")
+        for path in folder.glob("[!_]*.py")
+        if spreads.search(path.read_text())
+    }
+    assert found == set(judging.REFITS)
+    leaving = {p.stem for p in folder.glob("[!_]*.py") if "setting.left_out(" in p.read_text()}
+    assert {name.replace("_", "-") for name in leaving} <= found
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (("knee", "--workers", "2"), "only these suites fit models: gemm-transfer, "),
+        (("knee", "--scheduler", "tcp://host:8786"), "--scheduler tcp://host:8786: only these"),
+        (("sbc", "--quick", "--workers", "2"), "--quick makes no fits worth spreading"),
+        (("sbc", "--workers", "257"), "--workers 257: give 0 to 256"),
+    ],
+)
+def test_workers_with_nothing_to_do_are_refused(argv, told):
+    assert told in refusal(run("evaluate", *argv))

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -309,3 +311,57 @@ def test_what_is_worth_nothing_is_one_line():
 def test_progress_leaves_nothing_in_a_file():
     err = run("next", *CLOSE, *FEW, "--count", "1")[2]
     assert err.startswith(("take it: ", "stop: "))
+
+
+# --- on workers ------------------------------------------------------------------------------
+
+
+def test_workers_have_the_numbers_of_one_process():
+    """Two SKUs, printed digit by digit; in processes, whose matrix products use one thread."""
+    pytest.importorskip("distributed", reason="needs pip install 'm2bayes[sweep]'")
+    asked = [sys.executable, "-m", "m2bayes", "next", *CLOSE, *FEW, "--json", "--quiet"]
+    here, there = (
+        subprocess.run([*asked, *more], capture_output=True, text=True, check=True).stdout
+        for more in ((), ("--workers", "2"))
+    )
+    assert there == here
+    assert json.loads(here)["candidates"]
+
+
+def test_a_sku_that_is_predicted_wrongly_is_seen(close):
+    """Negative control: workers that know another seed."""
+    asked, loss, found, _ = close
+
+    def wrong(function, shared, jobs):
+        question, *rest = shared if isinstance(shared, tuple) else (shared,)
+        other = replace(question, seed=1)
+        return [function((other, *rest) if rest else other, job) for job in jobs]
+
+    def right(function, shared, jobs):
+        return [function(shared, job) for job in jobs]
+
+    xr.testing.assert_identical(losses(asked, each=right), loss)
+    assert not losses(asked, each=wrong).equals(loss)
+    few = found[::7]
+    xr.testing.assert_identical(readings(asked, few, each=right), readings(asked, few))
+    assert not readings(asked, few, each=wrong).equals(readings(asked, few))
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (("--workers", "257"), "--workers 257: give 0 to 256"),
+        (("--workers", "-1"), "--workers"),
+        (("--scheduler", "tcp://127.0.0.1:9"), "no Dask scheduler answers there"),
+    ],
+)
+def test_workers_that_cannot_be_had_are_told(more, told, monkeypatch):
+    pytest.importorskip("distributed", reason="needs pip install 'm2bayes[sweep]'")
+    monkeypatch.setattr("m2bayes.sweeping.cluster.PATIENCE", "1s")
+    assert told in refusal(run("next", *CLOSE, *FEW, *more))
+
+
+def test_without_dask_the_remedy_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    line = refusal(run("next", *CLOSE, *FEW, "--workers", "1"))
+    assert "pip install 'm2bayes[sweep]'; or give --workers 0" in line

@@ -1,12 +1,13 @@
 """Suites that judge the inference itself: calibration, power scaling, prior times; in small."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import xarray as xr
 
-from m2bayes.errors import RecordError
+from m2bayes.errors import DataError, RecordError
 from m2bayes.mechanism.laws import LAWS
 from m2bayes.step import PARTS
 from m2bayes.suites import Setting, prior, run, sbc, sensitivity
@@ -55,6 +56,20 @@ def test_what_was_simulated_is_kept_and_found_again(setting, tmp_path, monkeypat
     (model,) = first["models"].values()
     assert model["ranked"] + sum(model["discarded"].values()) == model["simulations"]
     assert model["control"]["factor"] in model["p"]
+
+
+def test_ranks_of_workers_are_those_of_one_process(setting, spread_here, tmp_path, monkeypatch):
+    """Also that they are worked out: nothing is found in an empty cache."""
+    first = run("sbc", setting)["results"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    sbc._compiled.cache_clear()
+    assert run("sbc", replace(setting, each=spread_here))["results"] == first
+    assert sbc._compiled.cache_info().misses == 1
+
+
+def test_a_worker_with_another_model_is_refused(database):
+    with pytest.raises(DataError, match="a worker has another model"):
+        sbc._compiled(None, "const_ceiling", (0.0, 0.0, 0.0))
 
 
 # --- power scaling ---------------------------------------------------------------------------
