@@ -187,7 +187,15 @@ def _verdict(entry: dict[str, Any]) -> str:
         lost = next(s["relative_regret"] for s in entry["skus"] if s["sku"] == entry["choice"])
         return f"either will do; choosing {entry['choice']} costs {share(lost)} in expectation"
     if entry["verdict"] == "too close to call":
-        return f"too close to call; {entry['choice']} has the least expected regret"
+        told = f"too close to call; {entry['choice']} has the least expected regret"
+        lost = {s["sku"]: s["relative_regret"] for s in entry["skus"]}
+        known = {sku: value for sku, value in lost.items() if value is not None}
+        if (
+            min(known, key=lambda sku: known[sku]) != entry["choice"]
+            and len(set(known.values())) > 1
+        ):
+            told += " as such, not relative to the best of each draw, as the table has it"
+        return told
     return f"{entry['choice']}, {entry['verdict']}"
 
 

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 from helpers import refusal, run
 
-from m2bayes import options
+from m2bayes import options, tables
 from m2bayes.calibrate import RUN
 from m2bayes.database import Database
 from m2bayes.step import PARTS
@@ -933,3 +933,14 @@ def test_no_card_and_no_llm_is_left_out():
     assert len(DATABASE.skus()) == 18
     assert len(DATABASE.llms()) == 15
     assert set(ASSEMBLY.parts) == {*PARTS, "kv_fp8"}
+
+
+# --- words -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("other", "told"), [(0.5, False), (0.1, True)])
+def test_a_choice_whose_regret_in_percent_is_not_the_least_is_explained(other, told):
+    """Regrets in seconds and relative ones may order GPUs differently; the table has the latter."""
+    skus = [{"sku": "a", "relative_regret": 0.2}, {"sku": "b", "relative_regret": other}]
+    entry = {"choice": "a", "verdict": "too close to call", "skus": skus}
+    assert ("relative to the best" in tables._verdict(entry)) is told
