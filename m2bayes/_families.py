@@ -51,6 +51,8 @@ def gated_and_tied(flat: Mapping[str, Any], origin: str) -> tuple[bool, bool]:
     if kind in _FAMILIES:
         gated, tied_default = _FAMILIES[kind]
         return gated, tied_default if tied is None else tied
+    if "model_type" not in flat and activation is None:
+        raise WorkloadError(f"{origin}: model_type is missing; copy it from the LLM's config.json")
     if activation not in ("silu", "swish"):
         raise WorkloadError(
             f"{origin}: cannot tell whether the MLP of model_type {kind!r} has a gate; "

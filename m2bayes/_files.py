@@ -49,7 +49,7 @@ def read_json(path: Path, error: type[Exception]) -> dict[str, Any]:
     """JSON object of a file, or `error` with one line that says what is wrong with it."""
     regular(path, error)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         if not text.strip():
             raise ValueError("the file is empty")
         content = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
@@ -60,7 +60,8 @@ def read_json(path: Path, error: type[Exception]) -> dict[str, Any]:
     except (ValueError, RecursionError) as fault:
         raise error(f"{shown(path)}: not valid JSON: {reason(fault)}") from None
     if not isinstance(content, dict):
-        raise error(f"{shown(path)}: expected a JSON object, found {type(content).__name__}")
+        found = "null" if content is None else f"a {type(content).__name__}"
+        raise error(f"{shown(path)}: expected a JSON object, {{…}}, found {found}")
     return content
 
 

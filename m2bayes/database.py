@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import hashlib
 import importlib.util
 import json
@@ -83,7 +84,8 @@ class Database:
         if kind in ("posterior", "assembly") and (name.endswith(".json") or os.sep in name):
             regular(Path(name), RecordError)
             return Path(name)
-        raise UnknownNameError(kind, name, self._names(kind))
+        more = self._names("assembly") if kind == "posterior" else []
+        raise UnknownNameError(kind, name, [*self._names(kind), *more])
 
     def skus(self) -> list[str]:
         """Names of the SKUs whose datasheets are here."""
@@ -167,6 +169,8 @@ class Database:
             if wanted in (known.lower(), *card["aliases"]):
                 return card, path
             aliases |= dict.fromkeys((known, *card["aliases"]), known)
+        if os.path.lexists(name):
+            raise DatasheetError(f"{shown(name)}: no datasheet; give a SKU, or the path of a .json")
         raise UnknownNameError("SKU", name, aliases)
 
     def datasheets(self, names: Sequence[str], *, dtype: str | None = "bf16") -> xr.Dataset:
@@ -209,7 +213,8 @@ class Database:
         UnknownNameError, WorkloadError
             If the name is unknown, or the configuration cannot be used.
         """
-        if name.lower().endswith(".json") or os.sep in name:
+        by_repository = os.sep in name and not os.path.lexists(name)
+        if name.lower().endswith(".json") or (os.sep in name and not by_repository):
             path = Path(name)
             title = path.stem if path.stem != "config" else path.resolve().parent.name
             content = read_json(path, WorkloadError)
@@ -221,10 +226,13 @@ class Database:
         aliases: dict[str, str] = {}
         for known in self.llms():
             card = read_json(self.root / FOLDERS["LLM"] / f"{known}.json", WorkloadError)
-            if name.lower() in (known, *card["aliases"]):
+            repository = str(card["source"]).partition(" ")[0]
+            if name.lower() in (known, repository.lower(), *card["aliases"]):
                 found = llm_from_config(card["config"], name=known, origin=known)
-                return replace(found, repository=str(card["source"]).partition(" ")[0])
-            aliases |= dict.fromkeys((known, *card["aliases"]), known)
+                return replace(found, repository=repository)
+            aliases |= dict.fromkeys((known, repository, *card["aliases"]), known)
+        if by_repository and not difflib.get_close_matches(name, aliases):
+            raise WorkloadError(f"{shown(name)}: no such file, and no LLM of m2bayes list llms")
         raise UnknownNameError("LLM", name, aliases)
 
     def model(self, name: str) -> Model:

@@ -34,6 +34,7 @@ QUANTITIES: dict[str, tuple[dict[str, float], float, float]] = {
 # what a card may leave out: CUDA C++ Programming Guide, throughput of native arithmetic
 # instructions, has 16 special functions a clock on all SMs from compute capability 7.0
 USUAL = {"exp_per_clock": 16.0}
+MONTH, DAY = "(0[1-9]|1[0-2])", "(0[1-9]|[12][0-9]|3[01])"
 _BY_DTYPE = ("peak_flop_rate", "tensor_flop_per_clock")
 _KEYS = ("name", "vendor", "architecture", "form_factor", "aliases", "facts")
 _Notes = Iterator[tuple[str, str]]  # place, text
@@ -74,7 +75,7 @@ def _fact(fact: Any, quantity: str, place: str) -> _Notes:
         yield f"{place}.value", text
     if "source" in fact and (not isinstance(source, str) or not source.strip()):
         yield f"{place}.source", f"is {source!r}: name the document and its table"
-    if "date" in fact and not re.fullmatch(r"[0-9]{4}(-[0-9]{2}){1,2}", str(date)):
+    if "date" in fact and not re.fullmatch(rf"[0-9]{{4}}-{MONTH}(-{DAY})?", str(date)):
         yield f"{place}.date", f"is {date!r}: write YYYY-MM or YYYY-MM-DD"
 
 
@@ -122,7 +123,8 @@ def _sense(card: Mapping) -> _Notes:
         yield "name", f"{name!r} does not end in form factor {form!r}: make them agree"
     sizes, memory = re.findall(r"-([1-9][0-9]*)GB(?=-)", name), _si(card, "memory") / 1e9
     if len(sizes) != 1 or abs(memory / float(sizes[0]) - 1) > 0.03:
-        text = f"is {memory:.4g} GB, not as in the name {name!r}: make it CHIP-NNGB-{form}, ± 3 %"
+        text = f"is {memory:.4g} GB, the name {name!r} says otherwise: correct one of them (within "
+        text += f"3 %), the name as CHIP-{memory:.0f}GB-{form}"
         yield "facts.memory.value" if sizes else "name", text
     if form == "PCIe" and power > 600:
         yield "facts.power_limit.value", f"is {power:g} W, PCIe allows 600: take the PCIe column"
@@ -136,8 +138,8 @@ def _sense(card: Mapping) -> _Notes:
             yield place, f"only one of {' and '.join(_BY_DTYPE)} is given: give both or neither"
         elif clock < CLOCK_RATIO[0] * boost or clock > CLOCK_RATIO[1] * boost:
             given = f"implies {clock / 1e6:.0f} MHz at {sm:g} SMs × {width:g} FLOP/clock/SM"
-            sparse = "above it, looks like a 2:4-sparse rate: dense is half; or an SXM rate"
-            hint = sparse if clock > boost else "far below it: give dense rate and width"
+            sparse = "give the dense rate (the 2:4-sparse one is twice that), of this form factor"
+            hint = sparse if clock > boost else "give the dense rate and its width"
             yield place, f"{given}, boost is {boost / 1e6:.0f} MHz; {hint}"
     for quantity in _BY_DTYPE if card["architecture"].startswith(_FP8_TWICE_BF16) else ():
         ratio = _si(card, quantity, "fp8") / _si(card, quantity, "bf16")

@@ -51,11 +51,35 @@ class InfeasibleError(M2BayesError, ValueError):
 
 
 class UnknownNameError(M2BayesError, KeyError):
-    """A name that nothing bears; the message lists the closest ones."""
+    """A name that nothing bears; the message lists the closest ones, or says what lists all."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        known = sorted(set(known))
-        folded = {k.lower(): k for k in known}
-        close = [folded[c] for c in difflib.get_close_matches(name.lower(), folded, n=3)]
-        hint = f"did you mean {', '.join(close)}?" if close else f"known: {', '.join(known)}"
-        super().__init__(f"unknown {kind} {name!r}; {hint}")
+        super().__init__(f"unknown {kind} {name!r}; {_hint(kind, name, sorted(set(known)))}")
+
+
+FEW = 12  # names that a message lists
+LISTED = {  # what `m2bayes list` lists
+    "SKU": "skus",
+    "LLM": "llms",
+    "model": "models",
+    "data set": "data",
+    "posterior": "posteriors",
+    "name": "skus (or llms, models, data, posteriors)",
+}
+
+
+def _hint(kind: str, name: str, known: list[str]) -> str:
+    """The closest names: alike, or alike but for hyphens and what comes after."""
+    folded, bare = {k.lower(): k for k in known}, _bare(name)
+    close = [folded[c] for c in difflib.get_close_matches(name.lower(), folded, n=3)]
+    if len(bare) > 1:
+        close = close or [k for k in known if _bare(k).startswith(bare)][:3]
+    if close:
+        return f"did you mean {', '.join(close)}?"
+    if len(known) > FEW and kind in LISTED:
+        return f"m2bayes list {LISTED[kind]} names them"
+    return f"known: {', '.join(known)}"
+
+
+def _bare(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())

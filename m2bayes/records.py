@@ -80,10 +80,9 @@ def read_record[Record](kind: type[Record], path: Path) -> Record:
     content = read_json(path, RecordError)
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     if set(content) != names:
-        wrong = ", ".join(sorted(set(content) ^ names))
-        raise RecordError(
-            f"{shown(path)}: a {kind.__name__} card with missing or unknown keys: {wrong}"
-        )
+        parts = (("lacks", names - set(content)), ("has unknown", set(content) - names))
+        wrong = "; ".join(f"{what} {', '.join(sorted(keys))}" for what, keys in parts if keys)
+        raise RecordError(f"{shown(path)}: not the record of a {kind.__name__.lower()}, it {wrong}")
     for field in fields(kind):  # type: ignore[arg-type]
         wanted = str(field.type).partition("[")[0]
         if type(content[field.name]).__name__ != wanted:

@@ -101,6 +101,8 @@ def read_workload_rows(rows: Iterable[Mapping[str, str]], origin: str) -> list[W
     for name in names:
         if name and names.count(name) > 1:
             fail(origin, f"two columns named {_shown(name)}; keep one")
+    if len(names) == 1 and ";" in names[0]:
+        fail(origin, "columns are separated by ';'; write commas")
     if names and "kind" not in names:
         fail(origin, "the header has no column kind; add one, with decode and so on under it")
     found = []

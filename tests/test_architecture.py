@@ -79,6 +79,7 @@ LAYERS = [
     {"database", "traces", "timings", "vidur", "requests"},
     {"importers._parts", "importers.designed", "importers.hosts"},
     {"importers._labels", "importers.engines", "importers.counters", "linting.plausible"},
+    {"linting.cards"},
     {"importers.plain", "importers.profiles", "importers.telemetry", "importers.aiconfigurator"},
     {"importers.formats", "linting.floors", "linting.tails", "linting.disagreement"},
     {"importing", "measuring.kernels", "measuring.keeping"},

@@ -86,7 +86,8 @@ def card(name="h100", **facts):
     [
         ({"sku": ("--sku", "h1000")}, "unknown SKU 'h1000'; did you mean h100"),
         ({"sku": ("--sku", "h100", "l40x")}, "unknown SKU 'l40x'; did you mean l40s"),
-        ({"sku": ("--sku", "")}, "unknown SKU ''; known: "),
+        ({"sku": ("--sku", "")}, "argument --sku: is empty: give a name or a path"),
+        ({"sku": ("--sku", "/")}, "/: no datasheet; give a SKU, or the path of a .json"),
         ({"sku": ("--sku", "h100", "h100")}, "SKU H100-80GB-SXM is given twice; name each once"),
         ({"sku": ("--sku", "h100", "H100-80GB-SXM")}, "SKU H100-80GB-SXM is given twice"),
         ({"llm": ("--llm", "llama-3.1-9b")}, "unknown LLM 'llama-3.1-9b'; did you mean llama"),
@@ -134,6 +135,7 @@ def test_a_bad_selection_is_refused(command, changes, complaint):
         ("--llm", "", "argument --llm: is empty: give a name or a path"),
         ("--posterior", " ", "argument --posterior: is empty: give a name or a path"),
         ("--seed", "x", "argument --seed: 'x' is not a whole number"),
+        ("--seed", "-1", "argument --seed: '-1' is below 0"),
         ("--colour", "red", "unrecognized arguments: --colour red"),
         ("--database", "/nowhere", "/nowhere: no folder models, data, posteriors"),
     ],
@@ -292,7 +294,7 @@ def test_a_command_that_is_none_or_incomplete_is_refused(argv):
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
-        (("show", "h1000"), "unknown name 'h1000'; known: "),
+        (("show", "h1000"), "unknown name 'h1000'; m2bayes list skus (or llms, models, data, "),
         (("show", "h100-80gb-smx"), "unknown name 'h100-80gb-smx'; did you mean H100-80GB-SXM"),
         (("show", "nothing.json"), "nothing.json: no such file"),
         (("check", "gemm_bf16-hier"), "did you mean gemm_bf16-hier_gemm"),
@@ -330,7 +332,7 @@ def test_a_sparse_rate_is_recognised(write):
     sparse = card()
     sparse["facts"]["peak_flop_rate"]["bf16"]["value"] *= 2
     message = refusal(asked(sku=("--sku", write("mine.json", sparse))))
-    assert "looks like a 2:4-sparse rate: dense is half" in message
+    assert "give the dense rate (the 2:4-sparse one is twice that)" in message
 
 
 NO_JSON = {"empty": "", "cut": '{"name": ', "list": "[1]", "binary": bytes(range(256))}

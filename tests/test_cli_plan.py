@@ -128,7 +128,7 @@ BAD = {
     "--ttft 1000: beyond 600 s; did you mean 1000ms?": (
         *("--rate", "5", *CHAT[:4], "--ttft", "1000"),
     ),
-    "argument --tpot: '50min' is not a finite number": (
+    "argument --tpot: '50min' is no time: give a number with s, ms or us, such as 50ms": (
         *("--rate", "5", *CHAT[:4], "--tpot", "50min"),
     ),
     "--tpot 0: give seconds above 0": ("--rate", "5", *CHAT, "--tpot", "0"),

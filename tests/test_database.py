@@ -101,9 +101,32 @@ def test_the_closest_names_are_found_whatever_the_case(database, name):
 
 
 @pytest.mark.parametrize("method", ["sku_card", "llm", "model", "data_record", "posterior"])
-def test_a_name_that_resembles_nothing_is_answered_with_all_names(database, method):
+def test_a_name_that_resembles_nothing_is_answered_with_what_lists_them(database, method):
     message = refusal(UnknownNameError, getattr(database, method), "§§§")
-    assert "known: " in message
+    kind = {"sku_card": "skus", "llm": "llms", "data_record": "data"}.get(method)
+    assert ("known: " in message) if kind is None else f"m2bayes list {kind} names them" in message
+    assert len(message) < 400
+
+
+@pytest.mark.parametrize(("name", "close"), [("H-200", "H200-141GB-SXM"), ("l_40", "L40S-48GB")])
+def test_a_name_without_its_hyphens_or_its_end_is_recognised(database, name, close):
+    with pytest.raises(UnknownNameError, match=f"did you mean {close}"):
+        raise UnknownNameError("SKU", name, database.skus())
+
+
+def test_a_misspelt_assembly_is_recognised_as_a_posterior(database):
+    assert "did you mean step_bf16" in refusal(UnknownNameError, database.posterior, "step_bf1")
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-32B", "qwen/qwen3-32b"])
+def test_an_llm_goes_by_its_repository_too(database, name):
+    assert database.llm(name).name == "qwen3-32b"
+    assert "did you mean Qwen/Qwen3-32B" in refusal(UnknownNameError, database.llm, "Qwen/Qwen3-32")
+    assert "no such file, and no LLM of" in refusal(WorkloadError, database.llm, "nobody/§§§")
+
+
+def test_a_folder_is_no_datasheet(database, tmp_path):
+    assert "no datasheet; give a SKU" in refusal(DatasheetError, database.sku_card, str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["h100", "H100", " H100 ", "h100-80gb-sxm", "H100-80GB-SXM"])
@@ -239,13 +262,18 @@ def test_models_and_data_sets_go_by_name_only(database, method):
     """A card elsewhere would have no model, or no table, beside it."""
     folder = {"model": "models", "data_record": "data/measurements"}[method]
     card = next((database.root / folder).glob("*.json"))
-    assert "known: " in refusal(UnknownNameError, getattr(database, method), str(card))
+    assert "unknown " in refusal(UnknownNameError, getattr(database, method), str(card))
 
 
 def test_read_json_says_what_it_found(tmp_path):
     (tmp_path / "a.json").write_text("[1]")
     message = refusal(DataError, lambda: read_json(tmp_path / "a.json", DataError))
-    assert message.endswith("expected a JSON object, found list")
+    assert message.endswith("expected a JSON object, {…}, found a list")
+    (tmp_path / "a.json").write_text("null")
+    message = refusal(DataError, lambda: read_json(tmp_path / "a.json", DataError))
+    assert message.endswith("found null")
+    (tmp_path / "a.json").write_text('{"a": 1}', encoding="utf-8-sig")
+    assert read_json(tmp_path / "a.json", DataError) == {"a": 1}
     for content, complaint in (
         ('{"a": 1, "b": 2, "a": 3}', "not valid JSON: key 'a' is given twice; keep one"),
         ('{"a": NaN}', "not valid JSON: NaN is no number; give a finite one"),
@@ -387,7 +415,7 @@ def test_diagnostics_that_are_not_there_do_not_count_as_passed(database, folder)
 
 def test_a_record_with_an_unknown_key_is_refused(database, folder):
     message = refusal(RecordError, database.draws, edit(folder, colour="red"))
-    assert message.endswith("a Posterior card with missing or unknown keys: colour")
+    assert message.endswith("not the record of a posterior, it has unknown colour")
 
 
 @pytest.mark.parametrize("key", ["name", "data", "checks", "draws", "fingerprint", "created"])
@@ -397,7 +425,7 @@ def test_a_record_with_a_missing_key_is_refused(database, folder, key):
     del record[key]
     path.write_text(json.dumps(record))
     message = refusal(RecordError, database.draws, str(path))
-    assert message.endswith(f"missing or unknown keys: {key}")
+    assert message.endswith(f"not the record of a posterior, it lacks {key}")
 
 
 def test_a_record_of_an_unknown_model_is_refused(database, folder):

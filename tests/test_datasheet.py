@@ -107,9 +107,9 @@ MISTAKES = [
     # a sparse rate, an SXM column, a wrong unit: hazards met in public tools
     ("L40S-48GB-PCIe", "facts.peak_flop_rate.fp8.value", 1466, "2:4-sparse"),
     ("L40S-48GB-PCIe", "facts.peak_flop_rate.int8.value", 1466, "2:4-sparse"),
-    ("H100-80GB-SXM", "facts.peak_flop_rate.bf16.value", 1979, "dense is half"),
-    ("H100-80GB-PCIe", "facts.peak_flop_rate.bf16.value", 989.4, "or an SXM rate"),
-    ("H100-80GB-SXM", "facts.peak_flop_rate.bf16.value", 400, "far below"),
+    ("H100-80GB-SXM", "facts.peak_flop_rate.bf16.value", 1979, "2:4-sparse one is twice that"),
+    ("H100-80GB-PCIe", "facts.peak_flop_rate.bf16.value", 989.4, "of this form factor"),
+    ("H100-80GB-SXM", "facts.peak_flop_rate.bf16.value", 400, "give the dense rate and its width"),
     ("H100-80GB-SXM", "facts.peak_bandwidth.value", 3350, "check unit"),
     ("H100-80GB-SXM", "facts.peak_bandwidth.unit", "GB/s", "check unit"),
     ("H100-80GB-SXM", "facts.peak_bandwidth.unit", "TiB/s", "accepts byte/s, GB/s, TB/s"),
@@ -125,13 +125,13 @@ MISTAKES = [
     ("H100-80GB-SXM", "facts.memory.value", None, "(NoneType)"),
     ("H100-80GB-SXM", "facts.sm_count.value", 132.5, "whole number"),
     # the variant: name, memory, form factor, power
-    ("A100-40GB-SXM", "facts.memory.value", 80, "not as in the name"),
+    ("A100-40GB-SXM", "facts.memory.value", 80, "says otherwise: correct one of them"),
     ("A100-80GB-SXM", "name", "A100-80GB-PCIe", "form factor 'SXM'"),
-    ("A100-80GB-SXM", "name", "A100-SXM", "CHIP-NNGB-SXM"),
+    ("A100-80GB-SXM", "name", "A100-SXM", "CHIP-80GB-SXM"),
     ("H100-80GB-PCIe", "facts.power_limit.value", 700, "PCIe allows 600"),
-    ("A100-80GB-SXM", "name", "A100-0GB-SXM", "CHIP-NNGB-SXM"),
-    ("A100-80GB-SXM", "name", "A100-080GB-SXM", "CHIP-NNGB-SXM"),
-    ("A100-80GB-SXM", "name", "A100-٨٠GB-SXM", "CHIP-NNGB-SXM"),
+    ("A100-80GB-SXM", "name", "A100-0GB-SXM", "CHIP-80GB-SXM"),
+    ("A100-80GB-SXM", "name", "A100-080GB-SXM", "CHIP-80GB-SXM"),
+    ("A100-80GB-SXM", "name", "A100-٨٠GB-SXM", "CHIP-80GB-SXM"),
     # keys, types, provenance
     *(
         ("A100-80GB-SXM", key, value, "printable, no slash in it and no blanks")
@@ -162,6 +162,8 @@ MISTAKES = [
     ("H100-80GB-SXM", "facts", [], "mapping from quantity to fact"),
     ("H100-80GB-SXM", "facts.l2.source", " ", "name the document"),
     ("H100-80GB-SXM", "facts.l2.date", "spring 2022", "YYYY-MM"),
+    ("H100-80GB-SXM", "facts.l2.date", "2027-13", "YYYY-MM"),
+    ("H100-80GB-SXM", "facts.l2.date", "2027-12-32", "YYYY-MM"),
 ]
 
 

@@ -120,7 +120,8 @@ def test_an_unknown_family_counts_as_gated_only_with_silu_and_must_say_if_it_is_
     assert read(model_type="mimo", hidden_act="silu", tie_word_embeddings=True).gated
     assert "tie_word_embeddings is missing" in refusal(model_type="mimo", hidden_act="silu")
     assert "whether the MLP of model_type 'mimo'" in refusal(model_type="mimo", hidden_act="gelu")
-    assert "known model types: cohere," in refusal(model_type=None)
+    assert "known model types: cohere," in refusal(model_type="mimo", hidden_act="gelu")
+    assert "model_type is missing; copy it" in refusal(model_type=None)
 
 
 def test_opt_is_read_by_its_own_field_names():

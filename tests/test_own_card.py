@@ -9,6 +9,7 @@ from helpers import refusal, run
 
 from m2bayes.database import Database
 from m2bayes.errors import DatasheetError, UnknownNameError
+from m2bayes.linting.cards import doubts
 
 NAME, GEMM = "MYGPU-80GB-SXM", "gemm_bf16-hier_gemm"
 ROWS = (
@@ -192,3 +193,33 @@ def test_what_show_prints_is_a_datasheet_file(tmp_path):
     assert run("show", str(path), "--json")[0] == 0
     code, out, _ = run("rank", *RANK, "--sku", str(path), "l40s", "--quiet")
     assert (code, NAME in out) == (0, True)
+
+
+def doubted(card, others):
+    return [finding.message for finding in doubts(card, origin="c", others=others)]
+
+
+def test_known_cards_leave_nothing_to_doubt(database):
+    cards = [database.sku_card(name)[0] for name in database.skus()]
+    assert [doubted(card, cards) for card in cards] == [[]] * len(cards)
+
+
+def test_a_copied_card_names_the_sources_that_are_another_chips(database):
+    card = database.sku_card("h100")[0]
+    copied = json.loads(json.dumps(card)) | {"name": "X500-80GB-SXM", "vendor": "ACME"}
+    (line,) = doubted(copied, [card])
+    assert line.startswith("c: facts.sm_count.source: is a document of the H100 (and of ")
+    assert line.endswith("name the one that says it of the X500")
+
+
+@pytest.mark.parametrize(("width", "odd"), [(4096, False), (49152, False), (4054, True)])
+def test_a_tensor_core_of_an_odd_width_is_doubted(database, width, odd):
+    card = json.loads(json.dumps(database.sku_card("h100")[0]))
+    card["facts"]["tensor_flop_per_clock"]["bf16"]["value"] = width
+    assert bool(doubted(card, [])) == odd
+
+
+@pytest.mark.parametrize("name", ["H 100-80GB-SXM", "Ж100-80GB-SXM"])
+def test_a_name_that_is_hard_to_type_is_doubted(database, name):
+    (line,) = doubted(database.sku_card("h100")[0] | {"name": name}, [])
+    assert "hard to type" in line

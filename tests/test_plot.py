@@ -880,7 +880,10 @@ def test_rank_draws_the_kind_that_is_asked_for(tmp_path):
 def test_a_kind_that_does_not_suit_the_workloads_is_refused(tmp_path, kind):
     path = tmp_path / "a.png"
     argv = ["rank", *QUESTION, "--workload", "prefill:tokens=64", "--figure", kind]
-    assert f"--figure {kind}: give" in refusal(run(*argv, "--plot", str(path)))
+    line = refusal(run(*argv, "--plot", str(path)))
+    assert f"--figure {kind}: give" in line
+    example = line.partition("such as ")[2].split()
+    assert asked.kind_of(example) == kind
     assert not path.exists()
 
 

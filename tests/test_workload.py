@@ -297,6 +297,7 @@ def test_a_number_of_thousands_of_digits_is_refused_like_any_other():
 
 def test_an_empty_csv_is_refused():
     assert "loads.csv: holds no workload" in refusal(read_csv, COLUMNS)
+    assert "separated by ';'; write commas" in refusal(read_csv, "kind;batch;context\ndecode;8;1\n")
 
 
 def test_ten_thousand_rows_are_read_and_laid_out_in_half_a_second():

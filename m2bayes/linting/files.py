@@ -16,6 +16,7 @@ from m2bayes.importers._parts import Part
 from m2bayes.importers.formats import FORMATS, Format
 from m2bayes.importing import cards_of, left_over, read
 from m2bayes.linting import disagreement, tails
+from m2bayes.linting.cards import doubts
 from m2bayes.linting.floors import sound, weights_of
 from m2bayes.linting.plausible import Finding, counted
 from m2bayes.mechanism.laws import LAWS
@@ -88,7 +89,10 @@ def _of_card(
     }
     known |= {os.path.realpath(other): card for other, card in cards.items()}
     others = [card for path, card in known.items() if path != os.path.realpath(file)]
-    return [asdict(f) | {"file": file} for f in lint_card(cards[file], origin=file, others=others)]
+    found = lint_card(cards[file], origin=file, others=others)
+    if not any(f.severity == "error" for f in found):
+        found += doubts(cards[file], origin=file, others=others)
+    return [asdict(f) | {"file": file} for f in found]
 
 
 def measurements(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from m2bayes.options._types import number, text, whole
+from m2bayes.options._types import natural, number, text, whole
 
 POSTERIOR = "step_bf16"
 WORKLOAD_HELP = (
@@ -26,6 +26,7 @@ def question(command: argparse.ArgumentParser) -> None:
     )
     add(
         "--sku",
+        type=text,
         nargs="+",
         action="extend",
         required=True,
@@ -98,7 +99,7 @@ def judging(command: argparse.ArgumentParser, draws: int | None = None) -> None:
         metavar="N",
         help=f"joint draws to use (default: {draws or 'all that are stored'})",
     )
-    add("--seed", type=whole, default=0)
+    add("--seed", type=natural, default=0, help="of what is drawn anew: 0 or more (0)")
 
 
 def price(command: argparse.ArgumentParser) -> None:

@@ -63,6 +63,17 @@ def whole(given: str) -> int:
     return int(given)
 
 
+def natural(given: str) -> int:
+    """Read a whole number from 0 on.
+
+    >>> natural("7")
+    7
+    """
+    if (value := whole(given)) < 0:
+        raise argparse.ArgumentTypeError(f"{given[:40]!r} is below 0")
+    return value
+
+
 def number(given: str) -> float:
     """Read a finite number written in the digits 0 to 9.
 
@@ -82,7 +93,11 @@ def duration(given: str) -> float:
     (0.05, 0.05)
     """
     unit = next(unit for unit in IN_A_SECOND if given.endswith(unit))
-    return number(given.removesuffix(unit).rstrip()) / IN_A_SECOND[unit]
+    try:
+        return number(given.removesuffix(unit).rstrip()) / IN_A_SECOND[unit]
+    except argparse.ArgumentTypeError:
+        said = f"{given[:40]!r} is no time: give a number with s, ms or us, such as 50ms"
+        raise argparse.ArgumentTypeError(said) from None
 
 
 def plot(command: argparse.ArgumentParser, what: str, kinds: Sequence[str] = ()) -> None:

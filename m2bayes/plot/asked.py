@@ -64,9 +64,16 @@ def of_ranking(
     kind = figure or kind_of(labels)
     metric, units = question.metric, METRICS[question.metric]
     if kind == "ranking" and not along.is_series(labels):
-        raise DataError("--figure ranking: give two workloads or more that differ in one size")
+        raise DataError(
+            "--figure ranking: give two workloads or more that differ in one size, such as "
+            "decode:batch=8,context=1024 decode:batch=64,context=1024"
+        )
     if kind == "flips" and not along.is_grid(labels):
-        raise DataError("--figure flips: give all pairs of two sizes, two or more of each")
+        raise DataError(
+            "--figure flips: give all pairs of two sizes, two or more of each, such as "
+            "prefill:tokens=256 prefill:tokens=256,context=8192 prefill:tokens=2048 "
+            "prefill:tokens=2048,context=8192"
+        )
     if kind == "ranking":
         return ranking(
             results,
