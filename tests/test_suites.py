@@ -68,7 +68,7 @@ def figures(node):
 OUTSIDE = {"fresh", "light", "served", "distserve", "power", "qlm", "vidur-home", "vidur-transfer"}
 # of posteriors that the small database lacks
 ELSEWHERE = {"attention", "attention-transfer", "gemm-fp8", "served-e2e"}
-ELSEWHERE |= {"sbc", "sensitivity", "prior", "loo", "knee"}  # and tests of their own
+ELSEWHERE |= {"sbc", "sensitivity", "prior", "loo", "knee", "refit"}  # and tests of their own
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in OUTSIDE | ELSEWHERE])
