@@ -271,7 +271,9 @@ BAD = {
         HEAD + STEP + '[settings]\nmetric = "cost_per_million_tokens"', "go together",
     ),
     "a price of a stranger": (HEAD + STEP + "[price.a]\nh1000 = 2", "unknown SKU 'h1000'"),
-    "a price missing": (HEAD + STEP + "[price.a]\nl4 = 2", "H100-80GB-SXM"),
+    "a price missing": (
+        HEAD.replace('"h100"', '"h100", "l4"') + STEP + "[price.a]\nl4 = 2", "H100-80GB-SXM",
+    ),
     "a price that is none": (HEAD + STEP + "[price]\nh100 = 2", "[price.h100]: give SKU = USD"),
     "no TOML": ("llm = [", "cannot be read"),
     "too large": (
