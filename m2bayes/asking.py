@@ -59,27 +59,39 @@ def ask(args: argparse.Namespace) -> Question:
         assembly=args.posterior,
         dtype=args.dtype,
         kv_dtype=args.kv_dtype,
-        prices=_prices(database, args.price, metric),
+        prices=_prices(database, args.price, metric, args.sku),
     )
     return _calibrate(question, database, args.calibrate) if args.calibrate else question
 
 
-def _prices(database: Database, texts: Sequence[str], metric: str) -> Prices:
+def _prices(database: Database, texts: Sequence[str], metric: str, skus: Sequence[str]) -> Prices:
     """Prices given [USD/h], which a metric must have a use for."""
     if texts and metric != "cost_per_million_tokens":
         raise WorkloadError(
             f"--price is of cost; metric {metric} has none: ask for "
             "--metric cost_per_million_tokens"
         )
-    return prices_of(database, texts)[0]
+    return prices_of(database, texts, skus)[0]
 
 
-def prices_of(database: Database, texts: Sequence[str]) -> tuple[Prices, str]:
-    """Prices given [USD/h], and name and date of the table that some are from."""
+def prices_of(
+    database: Database, texts: Sequence[str], skus: Sequence[str] | None = None
+) -> tuple[Prices, str]:
+    """Prices given [USD/h], and name and date of the table that some are from.
+
+    Of the SKUs asked for, where they are given: one by one no other has a price.
+    """
 
     def full_name(name: str) -> str:
         return str(database.sku_card(name)[0]["name"])
 
+    asked = {full_name(name) for name in skus or ()}
+    for text in texts if asked else ():
+        name, equals, _ = text.partition("=")
+        if equals and name and full_name(name) not in asked:
+            raise WorkloadError(
+                f"--price {text}: {full_name(name)} is not among the SKUs asked for"
+            )
     return read_prices(texts, database.root / "data" / "prices", full_name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import os
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from typing import Any
 from m2bayes.options import one_line, parser
 
 __all__ = ["main", "parser"]
+
+PLAIN = {"±": "+-", "µ": "u", "×": "x", "…": "...", "≤": "<=", "≥": ">=", "·": "-", "η": "eta"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,12 +73,21 @@ def _command_of(args: argparse.Namespace) -> int:
 
 
 def _streams() -> None:
-    """Have somewhere to print to, and print what the terminal's encoding lacks as an escape."""
+    """Have somewhere to print to, and print what the terminal's encoding lacks in plain letters."""
+    codecs.register_error("m2bayes", _plainly)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         with suppress(AttributeError, ValueError):
-            getattr(sys, name).reconfigure(errors="backslashreplace")
+            getattr(sys, name).reconfigure(errors="m2bayes")
+
+
+def _plainly(fault: UnicodeError) -> tuple[str, int]:
+    """Letters for what cannot be encoded, an escape where there are none."""
+    if not isinstance(fault, UnicodeEncodeError):
+        raise fault
+    lacking = fault.object[fault.start : fault.end]
+    return "".join(PLAIN.get(c, ascii(c)[1:-1]) for c in lacking), fault.end
 
 
 def _drop(stream: Any) -> None:

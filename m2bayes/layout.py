@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 GAP = "  "
+SPARED = 3  # signs of a line that take two columns where the encoding lacks them
 NARROWEST = 40  # columns of a terminal that tables are still fitted to
 ERROR = re.compile(r" ± [-+0-9.,e]+")  # Monte Carlo error inside a cell
 PIECE = re.compile(r"[^\s,]*,|[^\s,]+|,")  # what a cell may be broken after
@@ -16,8 +18,16 @@ _Cells = list[list[str]]
 
 
 def width() -> int:
-    """Columns of the terminal [1]: COLUMNS where set, 80 where there is no terminal."""
-    return max(shutil.get_terminal_size().columns, NARROWEST)
+    """Columns of the terminal [1]: COLUMNS where set, 80 where there is no terminal.
+
+    Where the output's encoding has no ±, which then takes two columns, there are fewer.
+    """
+    columns = max(shutil.get_terminal_size().columns, NARROWEST)
+    try:
+        "±".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return columns - SPARED
+    return columns
 
 
 def wrapped(text: str, indent: str = "") -> str:

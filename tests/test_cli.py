@@ -748,6 +748,7 @@ def odd(tmp_path):
         ("/dev/full", "is no regular file; name another"),
         ("loop", "cannot be written: Too many levels of symbolic links"),
         ("a" * 300, "cannot be written: File name too long"),
+        ("draws.txt", "the draws are netCDF; name a .nc file"),
     ],
 )
 def test_draws_are_written_to_a_regular_file_only_and_refused_before_the_work(
@@ -1033,12 +1034,14 @@ def test_streams_that_are_closed_are_no_fault():
 
 
 @pytest.mark.parametrize("argv", ["rank --help", f"rank {' '.join((*LLM, *SKUS, *STEP, *FEW))}"])
-def test_a_terminal_without_unicode_gets_escapes(argv):
+def test_a_terminal_without_unicode_gets_plain_letters_in_as_many_columns(argv):
     done = shell(f"{PROGRAM} {argv}", PYTHONIOENCODING="ascii:strict")
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
     assert done.stdout.isascii()
-    assert "\\x" in done.stdout or "\\u" in done.stdout
+    assert "\\x" not in done.stdout
+    assert "\\u" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_a_reader_that_goes_away_is_no_error():

@@ -139,9 +139,17 @@ BAD = {
     "no target: give --ttft, --tpot or both": ("--rate", "5", *CHAT[:4]),
     "--output-tokens 0: give 1 to": ("--rate", "5", *CHAT, "--output-tokens", "0"),
     "was made for 131,072; shorten them": ("--rate", "5", *CHAT, "--input-tokens", "140000"),
-    "--price H100-80GB-SXM=USD_PER_HOUR": ("--rate", "5", *CHAT, "--price", "h200=3"),
+    "--price h200=3: H200-141GB-SXM is not among the SKUs asked for": (
+        *("--rate", "5", *CHAT, "--price", "h200=3"),
+    ),
     "--price h100=x: give SKU=USD_PER_HOUR": ("--rate", "5", *CHAT, "--price", "h100=x"),
     "--confidence 1.5: give a number between": ("--rate", "5", *CHAT, "--confidence", "1.5"),
+    "--confidence 90: is a probability; did you mean 0.9?": (
+        *("--rate", "5", *CHAT, "--confidence", "90"),
+    ),
+    "--percentile 0.9: is in percent; did you mean 90?": (
+        *("--rate", "5", *CHAT, "--percentile", "0.9"),
+    ),
     "--percentile 0: give a number between": ("--rate", "5", *CHAT, "--percentile", "0"),
     "--tp 0: give 1 or more": ("--rate", "5", *CHAT, "--tp", "0"),
     "--tp 1 is given twice": ("--rate", "5", *CHAT, "--tp", "1"),

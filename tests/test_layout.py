@@ -1,9 +1,11 @@
 """Tables fit the terminal: what gives way first, and that what the README types fits too."""
 
 import csv
+import io
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -169,3 +171,10 @@ def test_a_card_that_may_not_fit_says_how_likely_it_does():
     code, out, _ = run(*argv, "--workload", "decode:batch=32,context=2048", "--quiet")
     assert code == 0
     assert "L40S-48GB-PCIe: fits with probability 0." in out
+
+
+def test_signs_that_the_encoding_lacks_leave_fewer_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert layout.width() == 80
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    assert layout.width() == 80 - layout.SPARED

@@ -232,10 +232,12 @@ BAD = {
     "an unknown key": (HEAD + STEP + "tps = [1]", "unknown key 'tps'; did you mean tp?"),
     "an unknown setting": (HEAD + STEP + "[settings]\nsed = 1", "did you mean seed?"),
     "an unknown size": (HEAD + "[decode]\nbatch = [1]\ncontexts = [1]", "did you mean context?"),
-    "an unknown SKU": (HEAD.replace("h100", "h1000") + STEP, "unknown SKU 'h1000'; did you mean"),
-    "an unknown LLM": (HEAD.replace("llama", "lama") + STEP, "unknown LLM 'lama-3.1-8b'"),
-    "an unknown dtype": (HEAD + STEP + 'dtype = ["int3"]', "int3"),
-    "an unknown metric": (HEAD + STEP + '[settings]\nmetric = "steps"', "unknown metric 'steps'"),
+    "an unknown SKU": (HEAD.replace("h100", "h1000") + STEP, "sku: unknown SKU 'h1000'; did you"),
+    "an unknown LLM": (HEAD.replace("llama", "lama") + STEP, "llm: unknown LLM 'lama-3.1-8b'"),
+    "an unknown dtype": (HEAD + STEP + 'dtype = ["int3"]', "dtype: unknown dtype 'int3'"),
+    "an unknown metric": (
+        HEAD + STEP + '[settings]\nmetric = "steps"', "[settings]: unknown metric 'steps'",
+    ),
     "an empty axis": (HEAD + STEP + "tp = []", "tp is empty; list at least one"),
     "an empty size": (HEAD + "[decode]\nbatch = []\ncontext = [1]", "batch is empty"),
     "no LLM": ('sku = ["h100"]\n' + STEP, "llm is missing"),
@@ -247,21 +249,22 @@ BAD = {
     "no list": (HEAD + STEP + "tp = 1", "tp must be a list of whole numbers"),
     "a value twice": (HEAD + STEP + "tp = [1, 1]", "tp holds 1 twice"),
     "a SKU by two names": (
-        HEAD.replace('"h100"', '"h100", "H100-80GB-SXM"') + STEP, "H100-80GB-SXM",
+        HEAD.replace('"h100"', '"h100", "H100-80GB-SXM"') + STEP, "sku: SKU H100-80GB-SXM is given",
     ),
     "a workload twice": (
         HEAD + STEP + "[prefill]\ntokens = [9]", "prefill:tokens=9 is given twice",
     ),
     "a kernel": (HEAD + 'workload = ["gemm:m=1,n=1,k=1"]', "steps of an LLM, not kernels"),
-    "a TP that does not divide": (HEAD + STEP + "tp = [3]", "tp=3 does not divide"),
-    "a context too long": (HEAD + 'workload = ["prefill:tokens=9999999"]', "exceeds the 131072"),
+    "a TP that does not divide": (HEAD + STEP + "tp = [3]", "tp: tp=3 does not divide"),
+    "a context too long": (HEAD + 'workload = ["prefill:tokens=9999999"]', "workload prefill"),
     "a metric of other steps": (HEAD + STEP + '[settings]\nmetric = "tpot"', "of decode and mixed"),
     "a kernel's metric": (
         HEAD + STEP + '[settings]\nmetric = "gemm_time"', "gemm_time is of kernels",
     ),
     "too many draws": (
-        HEAD + STEP + "[settings]\ndraws = 10000000", "draws 10000000: give between",
+        HEAD + STEP + "[settings]\ndraws = 10000000", "[settings]: draws 10000000: give between",
     ),
+    "a seed below 0": (HEAD + STEP + "[settings]\nseed = -1", "seed is -1; give 0 or more"),
     "a wrong chunk": (HEAD + STEP + "[settings]\nchunk = 0", "chunk must be 1 to"),
     "a seed of text": (HEAD + STEP + '[settings]\nseed = "a"', "seed must be a whole number"),
     "prices without cost": (
@@ -270,9 +273,14 @@ BAD = {
     "cost without prices": (
         HEAD + STEP + '[settings]\nmetric = "cost_per_million_tokens"', "go together",
     ),
-    "a price of a stranger": (HEAD + STEP + "[price.a]\nh1000 = 2", "unknown SKU 'h1000'"),
+    "a price of a stranger": (HEAD + STEP + "[price.a]\nh1000 = 2", "[price.a]: unknown SKU"),
+    "a price of another SKU": (
+        HEAD + STEP + "[price.a]\nh100 = 2\nl4 = 2",
+        "[price.a]: l4=2: L4-24GB-PCIe is not among the SKUs",
+    ),
     "a price missing": (
-        HEAD.replace('"h100"', '"h100", "l4"') + STEP + "[price.a]\nl4 = 2", "H100-80GB-SXM",
+        HEAD.replace('"h100"', '"h100", "l4"') + STEP + "[price.a]\nl4 = 2",
+        "[price.a]: no price of H100-80GB-SXM; add H100-80GB-SXM = 2.5",
     ),
     "a price that is none": (HEAD + STEP + "[price]\nh100 = 2", "[price.h100]: give SKU = USD"),
     "no TOML": ("llm = [", "cannot be read"),

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from m2bayes import output, tables
-from m2bayes._files import write_whole
+from m2bayes._files import shown, write_whole
 from m2bayes.answer import answers, predicted, ranked
 from m2bayes.asking import ask
 from m2bayes.bottleneck import bottlenecks
 from m2bayes.commands._shared import figure_file, print_json, progress, say
 from m2bayes.crossover import crossovers
 from m2bayes.database import Database
-from m2bayes.errors import WorkloadError
+from m2bayes.errors import DataError, WorkloadError
 from m2bayes.question import METRICS, Question
 from m2bayes.remarks import remarks
 
@@ -71,6 +71,8 @@ class _Blocks:
 
     def __init__(self, question: Question, out: str) -> None:
         self.target, self.parts = output.file_to_write(out), list[Any]()
+        if not out.lower().endswith(".nc"):
+            raise DataError(f"--out {shown(out)}: the draws are netCDF; name a .nc file")
         samples = question.posterior.sizes["chain"] * question.posterior.sizes["draw"]
         held = samples * question.datasheets.sizes["sku"] * len(question.workloads)
         if held > MOST_DRAWS:

@@ -25,6 +25,7 @@ from m2bayes.workload import Step
 
 TPS = (1, 2, 4, 8)
 NONE_SERVES = 3  # exit code
+LIKELY = 50  # from which a confidence above 1 was meant in percent
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -33,7 +34,7 @@ def plan(args: argparse.Namespace) -> int:
     target, database = figure_file(args), Database(args.database).with_cards(args.sku)
     demand = _demand(args, database.llm(args.llm).max_context)
     _divides(demand.gpus, tps)
-    prices, dated = prices_of(database, args.price)
+    prices, dated = prices_of(database, args.price, args.sku)
     if args.calibrate and len(tps) > 1:
         raise WorkloadError("--calibrate is of one TP: give one --tp, that of the timed steps")
     question = _question(args, demand, tps[0])
@@ -124,6 +125,16 @@ def _demand(args: argparse.Namespace, longest: int) -> Demand:
         rate = float(mix["rate"])
     if args.rate is not None and args.concurrency is not None:
         raise WorkloadError("give --rate or --concurrency, not both")
+    if 0 < args.percentile < 1:
+        meant = f"{100 * args.percentile:g}"
+        raise WorkloadError(
+            f"--percentile {args.percentile:g}: is in percent; did you mean {meant}?"
+        )
+    if LIKELY <= args.confidence <= 100:
+        meant = f"{args.confidence / 100:g}"
+        raise WorkloadError(
+            f"--confidence {args.confidence:g}: is a probability; did you mean {meant}?"
+        )
     if args.simulate and rate is None:
         raise WorkloadError("--simulate is of arrivals at a rate; leave --concurrency out")
     return Demand(

@@ -226,6 +226,8 @@ def _settings(content: Mapping[str, Any], where: str) -> dict[str, Any]:
         if type(value) is not SETTINGS[key]:
             kind = "a whole number" if SETTINGS[key] is int else "a text"
             raise WorkloadError(f"{place}: {key} must be {kind}, not {value!r}")
+    if table.get("seed", 0) < 0:
+        raise WorkloadError(f"{place}: seed is {table['seed']}; give 0 or more")
     if not 1 <= table.get("chunk", 1) <= MOST_WORKLOADS:
         raise WorkloadError(f"{place}: chunk must be 1 to {MOST_WORKLOADS:,} workloads")
     return table

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import lru_cache
 from importlib.metadata import version
@@ -17,11 +18,11 @@ from m2bayes import decision
 from m2bayes.answer import OPERATORS
 from m2bayes.asking import ask, prices_of
 from m2bayes.database import Database, digest
-from m2bayes.errors import DataError, WorkloadError
+from m2bayes.errors import DataError, M2BayesError, WorkloadError
 from m2bayes.feasibility import room
 from m2bayes.operators import operators
 from m2bayes.options import parser
-from m2bayes.quantisation import computes_in
+from m2bayes.quantisation import computes_in, named
 from m2bayes.question import METRICS, Question, metric_of, step_times
 from m2bayes.sweeping.grid import QUANTILES, Chunk, Grid
 from m2bayes.workload import Step
@@ -155,6 +156,35 @@ def identity_of(grid: Grid, database: Database) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
+@contextmanager
+def _of(key: str) -> Iterator[None]:
+    """Have a complaint name the key of the grid instead of an option."""
+    try:
+        yield
+    except M2BayesError as fault:
+        text = str(fault).removeprefix("--price ").removeprefix("--")
+        raise WorkloadError(f"{key}: {text}") from None
+
+
+def _named(grid: Grid, database: Database) -> None:
+    """Refuse names that nothing bears, and prices that are missing."""
+    with _of("llm"):
+        for llm in grid.llm:
+            database.llm(llm)
+    with _of("dtype"):
+        for dtype in grid.dtype:
+            named(dtype)
+    with _of("sku"):
+        skus = [str(s) for s in database.datasheets(grid.sku, dtype=None)["sku"].values]
+    for name, texts in grid.prices:
+        with _of(f"[price.{name}]"):
+            prices, _ = prices_of(database, texts, grid.sku)
+            for sku in (s for s in skus if s not in prices):
+                raise WorkloadError(
+                    f"no price of {sku}; add {sku} = 2.5, in USD an hour of one GPU"
+                )
+
+
 def checked(grid: Grid, root: str | None) -> dict[str, Any]:
     """Ask at every place of a grid, so that a wrong name or size is refused before any work.
 
@@ -174,24 +204,27 @@ def checked(grid: Grid, root: str | None) -> dict[str, Any]:
     Raises
     ------
     M2BayesError
-        Names what no question can be asked of.
+        Names the key of the grid, and what no question can be asked of.
     """
     database = Database(root)
+    _named(grid, database)
     if bool(grid.prices) != (grid.metric == "cost_per_million_tokens"):
         raise WorkloadError("[price.NAME] tables and metric cost_per_million_tokens go together")
     if grid.metric in ("gemm_time", "attention_time"):
         raise WorkloadError(f"metric {grid.metric} is of kernels; a sweep is of whole steps")
     kinds = {step.kind: step for step in grid.steps()}
     longest = max(grid.steps(), key=lambda s: max(s.prefill, s.context + s.tokens))
-    for scenario in _scenarios(grid, root):
-        replace(_question(grid, grid.dtype[0], root), prices=scenario)
     sources = {}
     for dtype in grid.dtype:
-        question = replace(_question(grid, dtype, root), workloads=[*kinds.values()])
+        with _of("[settings]"):
+            question = _question(grid, dtype, root)
+        question = replace(question, workloads=[*kinds.values()])
         sources[dtype] = question.source
         for llm in grid.llm:
+            operators(database.llm(llm), [longest], dtype=question.form)
             for tp in grid.tp:
-                operators(database.llm(llm), [longest], tp=tp, dtype=question.form)
+                with _of("tp"):
+                    operators(database.llm(llm), [longest], tp=tp, dtype=question.form)
     return {
         "identity": _identity(grid, root),
         "sku": [str(s) for s in question.datasheets["sku"].values],
