@@ -19,7 +19,7 @@ from m2bayes.operators import HEAD, attention_cells, operators
 from m2bayes.predictive import backends, law_of, predict
 from m2bayes.prices import Prices, price_draws, require
 from m2bayes.quantisation import FORMATS, computes_in, of_dtype
-from m2bayes.residency import read_bytes
+from m2bayes.residency import weights_read
 from m2bayes.step import PARTS, capped_share, operator_times, spaced
 from m2bayes.timings import Timing, refuse
 from m2bayes.workload import Attention, Step, Workload, gemm_cells
@@ -299,7 +299,7 @@ def host_time(question: Question, sku: str, timings: Sequence[Timing]) -> Calibr
     at = [steps.index(t.workload) for t in timings]
     predicted = whole.values.reshape(-1, len(steps))[:, at]
     bandwidth = float(of_dtype(own.datasheets, "bf16")["peak_bandwidth"].item())
-    least = read_bytes(own.llm, tp=own.tp, dtype=own.dtype) / bandwidth if own.llm else 0.0
+    least = weights_read(own.llm, tp=own.tp, dtype=own.dtype) / bandwidth if own.llm else 0.0
     refuse(timings, least=least, expected=np.median(predicted, axis=0).tolist())
     # all are of the LLM that is asked about: nothing is left that another LLM would do otherwise
     return host_scalar(

@@ -52,7 +52,7 @@ def weight_bytes(llm: LLM, *, tp: int = 1, dtype: str = "bf16") -> float:
     return llm.layers * layer * width + tables * max(width, DTYPE_BYTES["bf16"])
 
 
-def read_bytes(llm: LLM, *, tp: int = 1, dtype: str = "bf16") -> float:
+def weights_read(llm: LLM, *, tp: int = 1, dtype: str = "bf16") -> float:
     """Weights [byte] that every step reads on one of `tp` GPUs: all but a table of embeddings.
 
     Of embeddings a step reads a row a token, unless the LM head is the same table. Arguments and
