@@ -32,7 +32,9 @@ def file_to_write(out: str, *, option: str = "--out") -> Path:
             problem = "is write-protected; name another"
     except FileNotFoundError:
         if not path.parent.is_dir():
-            raise DataError(f"{option} {shown(out)}: no such folder") from None
+            raise DataError(
+                f"{option} {shown(out)}: no such folder; make it, or name another"
+            ) from None
     except (OSError, ValueError) as error:
         problem = f"{reason(error)}; name another file"
     if not problem and not os.access(path.parent, os.W_OK | os.X_OK):

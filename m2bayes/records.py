@@ -75,13 +75,19 @@ class Assembly:
     parts: dict[str, str]
 
 
+def _some(names: set[str]) -> str:
+    """The first names, and how many more there are."""
+    first, more = sorted(names)[:3], len(names) - 3
+    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
+
+
 def read_record[Record](kind: type[Record], path: Path) -> Record:
     """Read a card into its dataclass; unknown or missing keys are an error."""
     content = read_json(path, RecordError)
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
     if set(content) != names:
         parts = (("lacks", names - set(content)), ("has unknown", set(content) - names))
-        wrong = "; ".join(f"{what} {', '.join(sorted(keys))}" for what, keys in parts if keys)
+        wrong = "; ".join(f"{what} {_some(keys)}" for what, keys in parts if keys)
         raise RecordError(f"{shown(path)}: not the record of a {kind.__name__.lower()}, it {wrong}")
     for field in fields(kind):  # type: ignore[arg-type]
         wanted = str(field.type).partition("[")[0]

@@ -107,7 +107,10 @@ def plot(command: argparse.ArgumentParser, what: str, kinds: Sequence[str] = ())
     )
     if kinds:
         command.add_argument(
-            "--figure", choices=kinds, help="kind of figure (default: what the workloads suit)"
+            "--figure",
+            choices=kinds,
+            help="kind of figure (default: what the workloads suit): ranking of two or more that "
+            "differ in one size, flips of all pairs of two sizes, the others of any",
         )
 
 
