@@ -165,7 +165,7 @@ def gathered(mix: xr.Dataset) -> xr.Dataset:
 
 def mean_length(mix: xr.Dataset, name: str) -> float:
     """Mean of ``input_tokens`` or ``output_tokens`` over requests [token], dims (request,) gone."""
-    return float((mix[name] * mix["weight"]).sum())
+    return float(mix[name].values @ mix["weight"].values)
 
 
 def mean_context(mix: xr.Dataset) -> float:

@@ -156,7 +156,8 @@ def quantile(
     level : float
         Share of the requests [1].
     low, high : ndarray, elementwise
-        Where to begin [s]; `high`, `FIRST` at most, is doubled until it is high enough.
+        Where to begin [s]; `high`, `FIRST` at most, is doubled until it is high enough,
+        up to `ENDLESS`.
 
     Returns
     -------
@@ -171,18 +172,17 @@ def quantile(
     array([ True])
     """
     low, high = np.array(low, float), np.minimum(high, FIRST)
-    with np.errstate(over="ignore"):  # a time that never is enough grows out of all bounds
-        for _ in range(40):
-            short = tail(high) > 1 - level
-            if not short.any():
-                break
-            high = np.where(short, 2 * high, high)
-        never = tail(high) > 1 - level
-        for _ in range(40):
-            middle = (low + high) / 2
-            above = tail(middle) > 1 - level
-            low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return np.where(never | (high > ENDLESS), np.inf, high)
+    never = tail(np.full_like(high, ENDLESS)) > 1 - level
+    for _ in range(80):
+        short = (tail(high) > 1 - level) & ~never
+        if not short.any():
+            break
+        high = np.where(short, np.minimum(2 * high, ENDLESS), high)
+    for _ in range(40):
+        middle = (low + high) / 2
+        above = tail(middle) > 1 - level
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.where(never, np.inf, high)
 
 
 def lifetime_share(length: Any) -> np.ndarray:
