@@ -13,6 +13,7 @@ import pytest
 import xarray as xr
 from helpers import refusal, run
 
+from m2bayes.errors import DataError
 from m2bayes.sweeping import engine, points, store
 from m2bayes.sweeping.grid import MOST_WORKLOADS, chunks, read_grid
 
@@ -31,6 +32,7 @@ draws = 40
 seed = 3
 chunk = 2
 """
+MANY = str(list(range(1, 200)))
 CHUNKS, COMPUTED = 6, ("results", "chunks", "computed")
 FILES = [ROOT / "data" / "sweeps" / "example.toml"]
 
@@ -188,6 +190,35 @@ def test_a_run_that_is_killed_is_gone_on_with(undisturbed, tmp_path):
     assert {p: p.stat().st_mtime_ns for p in done} == {p: results[p] for p in done}
 
 
+@pytest.mark.parametrize("after", [2.0, 5.0])
+def test_an_interrupt_ends_a_run_and_its_workers_in_one_line(tmp_path, after):
+    """As a terminal sends it: to all processes of the command."""
+    out = tmp_path / "cut.zarr"
+    path = written(tmp_path, GRID.replace("draws = 40", "draws = 400").replace("[1, 64]", MANY))
+    command = [sys.executable, "-m", "m2bayes", "sweep", str(path)]
+    started = subprocess.Popen(
+        [*command, "--out", str(out), "--workers", "2", "--quiet"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    time.sleep(after)
+    os.killpg(started.pid, signal.SIGINT)
+    said, _ = started.communicate(timeout=120)
+    assert (started.returncode, said.decode()) == (130, "m2bayes sweep: interrupted\n")
+
+
+def test_a_disk_that_is_full_leaves_nothing(grid, tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "_variables", full)
+    with pytest.raises(DataError, match="cannot be written: No space left"):
+        engine.sweep(grid, str(tmp_path / "out.zarr"), workers=0)
+    assert list(tmp_path.iterdir()) == []
+
+
 def _block(path):
     """Name of the mark of a Zarr chunk of ``mean``: llm.dtype.tp.price.workload.sku."""
     i, j, k, _, block, _ = path.name.split(".")
@@ -333,6 +364,7 @@ def test_a_scheduler_that_does_not_answer_is_told(tmp_path, monkeypatch):
     file = written(tmp_path)
     out = ("--out", str(tmp_path / "a.zarr"), "--scheduler", "tcp://127.0.0.1:9")
     assert "no Dask scheduler answers there" in refusal(run("sweep", str(file), *out))
+    assert [held.name for held in tmp_path.iterdir()] == [file.name]
 
 
 def test_without_the_packages_the_remedy_is_told(tmp_path, monkeypatch):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from itertools import islice
+from multiprocessing import resource_tracker
 from typing import Any
 
 from m2bayes._files import shown
@@ -81,16 +83,39 @@ def client_of(workers: int, scheduler: str | None) -> Iterator[Any]:
         with client:
             yield client
         return
-    with (
-        distributed.LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            dashboard_address="127.0.0.1:0",  # any port: two may run on one machine
-            silence_logs=logging.CRITICAL,
-        ) as cluster,
-        distributed.Client(cluster, **HERE) as client,
-    ):
-        yield client
+    with ExitStack() as stack:
+        with _uninterrupted():
+            cluster = distributed.LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                dashboard_address="127.0.0.1:0",  # any port: two may run on one machine
+                silence_logs=logging.CRITICAL,
+            )
+            stack.enter_context(cluster)
+            client = stack.enter_context(distributed.Client(cluster, **HERE))
+        try:
+            yield client
+        finally:
+            with _uninterrupted():
+                stack.close()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let an interrupt wait. Threads and processes that start meanwhile never get one.
+
+    A terminal interrupts all processes of a command; workers that die of it while this one takes
+    leave of them print what they think of that.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # which lets interrupts in once it has started
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def completed(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from m2bayes.sweeping.cluster import client_of, completed, require_dask
 from m2bayes.sweeping.grid import Chunk, Grid, chunks
 from m2bayes.sweeping.points import checked, evaluate
 from m2bayes.sweeping.store import finished, opened, write
+
+Values = dict[str, np.ndarray]  # of a chunk, by variable
 
 
 def sweep(
@@ -54,27 +57,34 @@ def sweep(
         For a grid that cannot be asked, a store of something else, a cluster that cannot be had.
     """
     facts = checked(grid, root)
-    here = scheduler is None and not workers
-    if not here:
+    if workers or scheduler is not None:
         require_dask()
-    store = opened(out, grid, facts)
-    done = finished(store)
-    left = [chunk for chunk in chunks(grid) if not done[chunk.at]]
-    begin(len(left))
-    shared = (grid, root, str(facts["identity"]))
-    if here or not left:
-        for chunk in left:
-            write(store, chunk, _evaluated(shared, chunk))
+    with ExitStack() as stack:
+        # an address that nobody answers at leaves no store
+        client = None if scheduler is None else stack.enter_context(client_of(0, scheduler))
+        store = opened(out, grid, facts)
+        done = finished(store)
+        left = [chunk for chunk in chunks(grid) if not done[chunk.at]]
+        begin(len(left))
+        shared = (grid, root, str(facts["identity"]))
+        if left and client is None and workers:
+            client = stack.enter_context(client_of(workers, None))
+        for chunk, values in _results(client, shared, left):
+            write(store, chunk, values)
             advance(1)
-    else:
-        with client_of(workers, scheduler) as client:
-            for at, values in completed(client, _evaluated, shared, left, died=_died):
-                write(store, left[at], values)
-                advance(1)
     return {"results": grid.results, "chunks": done.size, "computed": len(left)}
 
 
-def _evaluated(shared: tuple[Grid, str | None, str], chunk: Chunk) -> dict[str, np.ndarray]:
+def _results(client: Any, shared: Any, left: Sequence[Chunk]) -> Iterator[tuple[Chunk, Values]]:
+    """Chunks and their results as they are done, on the workers of a client or here."""
+    if client is None:
+        yield from ((chunk, _evaluated(shared, chunk)) for chunk in left)
+    else:
+        found = completed(client, _evaluated, shared, left, died=_died)
+        yield from ((left[at], values) for at, values in found)
+
+
+def _evaluated(shared: tuple[Grid, str | None, str], chunk: Chunk) -> Values:
     grid, root, identity = shared
     return evaluate(grid, chunk, root, identity)
 

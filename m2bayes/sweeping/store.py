@@ -122,8 +122,9 @@ def _make(zarr: Any, path: Path, grid: Grid, facts: Mapping[str, Any]) -> None:
         zarr.consolidate_metadata(str(part))
         part.rename(path)
     except OSError as fault:
-        shutil.rmtree(part, ignore_errors=True)
         raise DataError(f"--out {shown(path)}: cannot be written: {reason(fault)}") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _axes(grid: Grid, facts: Mapping[str, Any]) -> xr.Dataset:
