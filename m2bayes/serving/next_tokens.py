@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from m2bayes.serving.backlog import TINY, Backlog, Lattice
+from m2bayes.serving.backlog import POINTS, TINY, Backlog, Lattice, chances
 
 STRIDES = 7  # into which the steps of an answer are gathered, at most
 UNITS = 4  # of the backlog in a full stride
 
 
 def completions(backlog: Backlog, beyond: np.ndarray) -> np.ndarray:
-    """How often steps that begin with so many units give a first token [1].
+    r"""How often steps that begin with so many units give first tokens [1].
 
-    Where all prompts are alike, those that wait tell how much of the first is left; otherwise
-    a step gives in proportion to what it reads.
+    A prompt ends where those behind it begin, so ends are a renewal process from the last unit
+    that waits on: of V units, r read give :math:`H(V - 1) - H(V - 1 - r)` first tokens, with the
+    renewal function H of the prompts' sizes.
 
     Parameters
     ----------
@@ -33,16 +34,13 @@ def completions(backlog: Backlog, beyond: np.ndarray) -> np.ndarray:
         Shares of the first tokens [1], of 0 … units.
     """
     held = backlog.lattice
+    room, ends = held.room, chances(1 / (1 - held.prompts(POINTS)), POINTS)
+    before = np.pad(np.cumsum(ends, axis=-1), ((0, 0), (1, room)), mode="edge")
+    before[:, 0] = 0
     found = np.concatenate([backlog.below, beyond], axis=-1)
-    units = np.arange(found.shape[-1])
-    read = np.minimum(units, held.room)
-    number = np.broadcast_to(read / held.size[:, None], found.shape)
-    if held.sizes.shape[-1] == 2:  # of one length, in whole units
-        number = np.zeros(found.shape)
-        for size, weight in zip(held.sizes.T[..., None], held.weight.T[..., None], strict=True):
-            first = (units - 1) % size + 1
-            number += weight * np.where(read >= first, 1 + (read - first) // size, 0)
-    found = found * np.where(units > 0, number, 0)
+    last = np.arange(found.shape[-1])  # before it none ends where nothing waits
+    number = before[:, last] - before[:, np.maximum(last - room, 0)]
+    found = found * number
     return np.asarray(found / np.maximum(found.sum(-1, keepdims=True), TINY))
 
 
