@@ -31,6 +31,7 @@ RANK_COLUMNS = [
     "verdict",
     "reason",
 ]
+OFF = 0.02  # coverage off its mass that is worth a word
 LIKELY = 0.005  # least probability that is worth a mention
 PREFIXES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
@@ -290,10 +291,14 @@ def score_rows(by_sku: dict[str, dict[str, float]]) -> str:
     for sku, held in by_sku.items():
         row = {"SKU": sku}
         for key, figure in held.items():
-            if key in ("coverage_80", "coverage_95"):  # in the JSON
-                continue
+            if key in ("coverage_80", "coverage_95", "pit_mean", "band_low", "band_high"):
+                continue  # in the JSON
             name = key.replace("coverage_", "in ").replace("_", " ")
-            row[name] = f"{figure:.3f}" if key in ("crps", "pit_mean") else f"{100 * figure:.1f}"
+            row[name] = f"{figure:.3f}" if key == "crps" else f"{100 * figure:.1f}"
+        if held.get("band_low") is not None:
+            row["in 90 by chance"] = (
+                f"{100 * held['band_low']:.0f} to {100 * held['band_high']:.0f}"
+            )
         rows.append(row)
     return columns(rows, "  ")
 
@@ -315,10 +320,10 @@ def check(result: dict[str, Any]) -> str:
 def _judged(result: dict[str, Any]) -> str:
     """Say whether the PIT is uniform, and to which side the intervals err."""
     p, held = result["uniformity"], result["calibration"]["mean"]["coverage_90"]
-    side = "wider than they need be" if held > 0.9 else "too narrow"
+    side = "wider than they need be" if held > 0.9 + OFF else "too narrow" * (held < 0.9 - OFF)
     passed = f"passed: p {p:.2g}" if p >= UNIFORM else f"not passed: p {p:.2g}, below {UNIFORM:g}"
     text = f"are the PIT of all cells uniform? {passed}; 90 % intervals hold {share(held)}"
-    return text if p >= UNIFORM else f"{text}, {side}"
+    return f"{text}, {side}" if p < UNIFORM and side else text
 
 
 def suite(result: dict[str, Any]) -> str:

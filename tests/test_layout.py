@@ -8,12 +8,15 @@ import shlex
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import xarray as xr
 from helpers import run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m2bayes import layout
+from m2bayes import layout, tables
+from m2bayes.diagnostics import UNIFORM, uniformity
 from m2bayes.layout import columns, wrapped
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -178,3 +181,27 @@ def test_signs_that_the_encoding_lacks_leave_fewer_columns(monkeypatch):
     assert layout.width() == 80
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     assert layout.width() == 80 - layout.SPARED
+
+
+@pytest.mark.parametrize(
+    ("p", "held", "said"),
+    [
+        (0.3, 0.90, "uniform? passed: p 0.3; 90 % intervals hold 90.0 %"),
+        (0.001, 0.95, "not passed: p 0.001, below 0.01; 90 % intervals hold 95.0 %, wider than"),
+        (0.001, 0.80, "below 0.01; 90 % intervals hold 80.0 %, too narrow"),
+        (0.001, 0.91, "below 0.01; 90 % intervals hold 91.0 %"),
+    ],
+)
+def test_check_says_in_words_whether_the_pit_is_uniform(p, held, said):
+    row = {"mape": 0.05, "coverage_90": held, "pit_mean": 0.5, "band_low": 0.8, "band_high": 0.98}
+    checks = {"rhat_max": 1.0, "ess_bulk_min": 900.0, "ess_tail_min": 900.0, "divergences": 0.0}
+    result = {"posterior": "a-b", "checks": checks | {"bfmi_min": 0.9}, "uniformity": p}
+    text = tables.check(result | {"calibration": {"a": row, "mean": row}})
+    assert said in " ".join(text.split())
+    assert "80 to 98" in text
+
+
+def test_a_uniform_transform_passes_and_a_bent_one_does_not():
+    even = (np.arange(400) + 0.5) / 400
+    passed, failed = (uniformity(xr.DataArray(v, dims="cell")) for v in (even, even**2))
+    assert failed < UNIFORM < passed
