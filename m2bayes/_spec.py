@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import log2
 from numbers import Integral
 from typing import Any, ClassVar, NoReturn
 
@@ -82,6 +83,16 @@ class Step:
     def cached_tokens(self) -> int:
         """Tokens in the KV cache before the step [token]."""
         return self.context * max(self.batch, 1)
+
+    @property
+    def place(self) -> tuple[float, float, float]:
+        """Where the step lies: its kind, new tokens and context [octave]; kinds are far apart.
+
+        >>> Step("decode", batch=8, context=1023).place[1:]
+        (3.0, 10.0)
+        """
+        apart = 100.0 * ("prefill", "decode", "mixed").index(self.kind)
+        return apart, log2(self.new_tokens), log2(1 + self.context)
 
 
 @dataclass(frozen=True, slots=True)

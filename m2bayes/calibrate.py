@@ -5,8 +5,8 @@ What is learnt is one additive scalar, and how far the timings stray from the pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from m2bayes.errors import DataError
 SPREADS = (0.005, 1.0)  # [1] range of both spreads
 GRID = 25  # values of each spread
 RUN = 0.02  # [1] run-to-run spread of a timed step: how well a timing tells its own misfit
+LENGTH = 4.0  # octaves of batch or context over which misfits of steps are alike
 LEAST = 0.1  # [1] a calibrated step keeps at least this share of the predicted time
 
 
@@ -32,15 +33,17 @@ class Calibration:
     group_spread : ndarray, dims (draw,)
         Relative misfit that the cells of a group, such as an LLM, share, against the mean of the
         calibrated groups [1].
-    timed : mapping of (ndarray, int)
-        By the label of a timed cell: log of its time over `point`, dims (draw,) [1], a mean over
-        its timings, and their number.
+    places : ndarray, dims (obs, axis)
+        Where the timed cells lie [octave], see `m2bayes.workload.Step`; none if nobody says it.
+    shown : ndarray, dims (draw, obs)
+        Log of their times over `point` [1].
     """
 
     host: np.ndarray
     spread: np.ndarray
     group_spread: np.ndarray
-    timed: Mapping[str, tuple[np.ndarray, int]] = field(default_factory=dict)
+    places: np.ndarray | None = None
+    shown: np.ndarray | None = None
 
     def point(self, predicted: np.ndarray) -> np.ndarray:
         """Predicted plus host time, without misfit [s], dims (draw, obs).
@@ -58,12 +61,14 @@ class Calibration:
         *,
         group: Sequence[str] | None = None,
         label: Sequence[str] | None = None,
+        place: np.ndarray | None = None,
         seed: int = 0,
     ) -> np.ndarray:
-        """Times of cells [s], dims (draw, obs).
+        r"""Times of cells [s], dims (draw, obs).
 
-        A cell whose label was timed keeps the misfit that its timings show, but for their run
-        noise. Each other cell, and each group, draws a misfit anew.
+        Misfits of cells d octaves apart correlate as :math:`e^{-d/4}`: where it is known where
+        cells lie, one that was timed keeps what its timings show, but for run noise, and others
+        do the less, the farther they are (kriging). Else each cell and group draws a misfit anew.
 
         Parameters
         ----------
@@ -73,6 +78,8 @@ class Calibration:
             Group of each cell; one group if it is left out.
         label : sequence of str, dims (obs,)
             Name of each cell: the same name has the same misfit, whatever else is asked for.
+        place : ndarray, dims (obs, axis)
+            Where each cell lies [octave]; without, what timed cells show is not used.
         seed : int
             Of the misfits.
         """
@@ -92,15 +99,28 @@ class Calibration:
         }
         misfit = self.spread[:, None] * noise
         misfit += self.group_spread[:, None] * np.stack([shared[g] for g in labels], axis=1)
-        for i in [i for i, name in enumerate(names) if name in self.timed]:
-            misfit[:, i] = self._known(*self.timed[names[i]], noise[:, i])
+        if place is not None and self.places is not None and self.shown is not None:
+            misfit = self._kriged(self.places, self.shown, place, noise)
         return self.point(predicted) * np.exp(misfit)
 
-    def _known(self, shown: np.ndarray, count: int, normal: np.ndarray) -> np.ndarray:
-        """Misfit of a timed cell [1], dims (draw,): normal, given what its timings show of it."""
-        prior, error = self.spread**2 + self.group_spread**2, RUN**2 / count
-        kept = prior / (prior + error)
-        return kept * shown + np.sqrt(kept * error) * normal
+    def _kriged(
+        self, places: np.ndarray, shown: np.ndarray, place: np.ndarray, normal: np.ndarray
+    ) -> np.ndarray:
+        """Misfits of cells given those that timings have shown, dims (draw, obs) [1]."""
+        among, to_new = _correlation(places, places), _correlation(place, places)
+        out, spread = np.empty_like(normal), np.hypot(self.spread, self.group_spread)
+        for one in np.unique(spread):  # few: they are drawn from a grid
+            at = spread == one
+            known = one**2 * among + RUN**2 * np.eye(len(among))
+            gain = np.linalg.solve(known, one**2 * to_new.T).T
+            left = one**2 * (1 - (gain * to_new).sum(axis=1))
+            out[at] = shown[at] @ gain.T + np.sqrt(np.maximum(left, 0)) * normal[at]
+        return out
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Correlation [1] of misfits at two sets of places [octave], dims (a, b)."""
+    return np.exp(-np.abs(a[:, None] - b[None]).sum(axis=-1) / LENGTH)
 
 
 def host_scalar(
@@ -111,7 +131,7 @@ def host_scalar(
     prior_spread: float = 0.1,
     prior_group_spread: float = 0.1,
     group: Sequence[str] | None = None,
-    label: Sequence[str] | None = None,
+    place: np.ndarray | None = None,
     scale: np.ndarray | None = None,
     spread: float | None = None,
     group_spread: float | None = None,
@@ -152,8 +172,8 @@ def host_scalar(
         Scales of the half-normal priors of σ and τ [1].
     group : sequence of str, dims (obs,)
         What may err together, such as the LLM; one group if it is left out.
-    label : sequence of str, dims (obs,)
-        Name of each cell, by which `Calibration.applied` finds it again; none if it is left out.
+    place : ndarray, dims (obs, axis)
+        Where each cell lies [octave], for `Calibration.applied`.
     scale : ndarray, dims (obs,)
         Time to which the misfit is relative [s]; the observed time if it is left out, which
         favours short times a little (a share of σ², 1 % at σ = 0.1).
@@ -201,16 +221,9 @@ def host_scalar(
     i, j = np.divmod(at, len(tau))
     host = mean[i, j, np.arange(len(x))] + sd[i, j, 0] * rng.standard_normal(len(x))
     found = Calibration(host, sigma[i], tau[j] * np.sqrt(1 + 1 / (labels.max() + 1)))
-    return found if label is None else replace(found, timed=_timed(found, x, y, label))
-
-
-def _timed(
-    found: Calibration, x: np.ndarray, y: np.ndarray, label: Sequence[str]
-) -> dict[str, tuple[np.ndarray, int]]:
-    """Mean misfit of each label [1], dims (draw,), and how many timings it has."""
-    shown = np.log(y / found.point(x))
-    at = {name: [i for i, own in enumerate(label) if own == name] for name in label}
-    return {name: (shown[:, own].mean(axis=1), len(own)) for name, own in at.items()}
+    if place is None:
+        return found
+    return replace(found, places=place, shown=np.log(y / found.point(x)))
 
 
 def _contrasts(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

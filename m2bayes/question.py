@@ -237,10 +237,11 @@ def step_times(
         skus = [str(sku) for sku in question.datasheets["sku"].values]
         return xr.concat([*each(_times_of, (question, steps, noise), skus)], dim="sku")
     if question.whole and question.llm is not None:
+        whole = [step for step in steps if isinstance(step, Step)]
         time = operator_times(
             {"gemm": question.posterior, **question.parts},
             question.llm,
-            [step for step in steps if isinstance(step, Step)],
+            whole,
             question.datasheets,
             tp=question.tp,
             backend=question.backend,
@@ -251,7 +252,7 @@ def step_times(
             noise=noise,
             seed=question.seed,
         )
-        return calibrated(question, time)
+        return calibrated(question, whole, time)
     if question.metric == "attention_time":
         posterior, cells = question.parts[question.phase], attention_cells(steps)
     else:
@@ -305,27 +306,29 @@ def host_time(question: Question, sku: str, timings: Sequence[Timing]) -> Calibr
     return host_scalar(
         predicted,
         np.array([t.step_time for t in timings]),
-        label=[f"{sku} {t.workload.label}" for t in timings],
+        place=np.array([t.workload.place for t in timings]),
         group_spread=0.0,
         seed=question.seed,
     )
 
 
-def calibrated(question: Question, time: xr.DataArray) -> xr.DataArray:
+def calibrated(question: Question, steps: Sequence[Step], time: xr.DataArray) -> xr.DataArray:
     """Times [s] of operators with each timed SKU's host time and misfit, dims kept.
 
     The host time adds to ``host``; the misfit, and what a negative host time takes off beyond the
     host's own part, scale the operators: their sum is the calibrated step.
     """
     skus = time["sku"].values
-    labels = [str(w) for w in time["workload"].values]
+    labels, places = [step.label for step in steps], np.array([step.place for step in steps])
     for sku in set(question.calibration) & {str(s) for s in skus}:
         at = int(np.flatnonzero(skus == sku)[0])
         calibration = question.calibration[sku]
         parts = time.isel(sku=at).transpose("chain", "draw", "workload", "op").values
         flat = parts.reshape(-1, *parts.shape[2:])
         whole, host = flat.sum(axis=-1), flat[..., -1]
-        held = calibration.applied(whole, label=[f"{sku} {w}" for w in labels], seed=question.seed)
+        held = calibration.applied(
+            whole, label=[f"{sku} {w}" for w in labels], place=places, seed=question.seed
+        )
         own = np.maximum(host + calibration.host[:, None], 0) * held / calibration.point(whole)
         found = flat * ((held - own) / (whole - host))[..., None]
         found[..., -1] = own

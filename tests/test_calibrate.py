@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from m2bayes.calibrate import LEAST, RUN, host_scalar
+from m2bayes.calibrate import LEAST, LENGTH, RUN, host_scalar
 from m2bayes.errors import DataError
 from m2bayes.timings import Timing, read_timings
 from m2bayes.workload import Step
@@ -141,17 +141,25 @@ def test_the_same_seed_gives_the_same_draws_and_another_does_not():
     assert (first != other).any()
 
 
-def test_a_timed_cell_keeps_the_misfit_it_showed_but_for_run_noise():
-    """The normal posterior of a misfit, two timings and one; an untimed cell keeps the prior."""
-    x, y = np.full((DRAWS, 3), 1e-2), np.array([1.1e-2, 1.1e-2, 1.2e-2])
-    sigma = 0.05
-    fit = host_scalar(x, y, prior_sd=1e-9, spread=sigma, group_spread=0.0, label=["a", "a", "b"])
-    found = np.log(fit.applied(np.full((DRAWS, 3), 1e-2), label=["a", "b", "c"]) / 1e-2)
-    for i, (shown, count) in enumerate([(np.log(1.1), 2), (np.log(1.2), 1), (0.0, 0)]):
-        kept = sigma**2 / (sigma**2 + RUN**2 / count) if count else 0.0
-        sd = sigma * np.sqrt(1 - kept)
-        assert abs(found[:, i].mean() - kept * shown) < 4 * mcse(found[:, i])
-        assert found[:, i].std() == pytest.approx(sd, rel=4 / np.sqrt(2 * DRAWS))
+def test_cells_know_of_the_misfits_that_were_timed_near_them():
+    """The normal posterior given timings of two cells, one of them twice, by dense matrices."""
+    x, y = np.full((DRAWS, 3), 1e-2), np.array([1.1e-2, 1.12e-2, 1.2e-2])
+    timed, sigma = np.array([[0.0], [0.0], [3.0]]), 0.05
+    fit = host_scalar(x, y, prior_sd=1e-9, spread=sigma, group_spread=0.0, place=timed)
+    new = np.array([[0.0], [1.5], [100.0]])
+    found = np.log(fit.applied(np.full((DRAWS, 3), 1e-2), place=new) / 1e-2)
+
+    def covariance(a, b):
+        return sigma**2 * np.exp(-abs(a - b.T) / LENGTH)
+
+    among, to_new = covariance(timed, timed) + RUN**2 * np.eye(3), covariance(new, timed)
+    mean = to_new @ np.linalg.solve(among, np.log(y / 1e-2))
+    left = sigma**2 - np.diag(to_new @ np.linalg.solve(among, to_new.T))
+    for i in range(3):
+        assert abs(found[:, i].mean() - mean[i]) < 4 * mcse(found[:, i])
+        assert found[:, i].std() == pytest.approx(left[i] ** 0.5, rel=4 / np.sqrt(2 * DRAWS))
+    assert left[0] < RUN**2 / 2
+    assert left[2] == pytest.approx(sigma**2)
 
 
 @pytest.mark.parametrize(

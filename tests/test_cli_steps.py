@@ -487,7 +487,7 @@ def test_calibrated_operators_still_sum_to_the_whole(tmp_path, timed):
     assert (time >= 0).all()
     kernels, old = (t.drop_sel(op="host").sel(sku=H100) for t in (time, before))
     ratio = (kernels / old).isel(workload=0)  # one misfit for all operators of a step
-    np.testing.assert_allclose(ratio, ratio.isel(op=[0]) + 0 * ratio, rtol=SINGLE)
+    np.testing.assert_allclose(ratio.max("op"), ratio.min("op"), rtol=10 * SINGLE)
 
 
 def test_a_host_that_takes_less_than_nothing_takes_nothing(tmp_path, timed, plain):
