@@ -65,7 +65,17 @@ def figures(node):
 
 
 # read tables that users fetch
-OUTSIDE = {"fresh", "light", "served", "distserve", "power", "qlm", "vidur-home", "vidur-transfer"}
+OUTSIDE = {
+    "fresh",
+    "light",
+    "served",
+    "distserve",
+    "calibrate",
+    "power",
+    "qlm",
+    "vidur-home",
+    "vidur-transfer",
+}
 # of posteriors that the small database lacks
 ELSEWHERE = {"attention", "attention-transfer", "gemm-fp8", "served-e2e"}
 ELSEWHERE |= {"sbc", "sensitivity", "prior", "loo", "knee", "refit"}  # and tests of their own

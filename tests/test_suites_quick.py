@@ -17,7 +17,17 @@ from m2bayes.suites._quick import DRAWS, Few
 pytestmark = pytest.mark.slow
 GEMM, PREFILL = "gemm_bf16-hier_gemm", "attention_prefill_bf16-hier_attention_prefill"
 LONGEST = 180.0  # [s] of one core
-OUTSIDE = {"fresh", "light", "served", "distserve", "power", "qlm", "vidur-home", "vidur-transfer"}
+OUTSIDE = {
+    "fresh",
+    "light",
+    "served",
+    "distserve",
+    "calibrate",
+    "power",
+    "qlm",
+    "vidur-home",
+    "vidur-transfer",
+}
 OUTSIDE |= {"served-e2e"}  # another package's
 
 

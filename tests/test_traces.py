@@ -409,7 +409,7 @@ def table_of(step_times, attention, *, host, kernel, rest):
     rows = pd.DataFrame(grid, columns=["batch", "length", "output", "tp"])
     times = {}
     for phase in ("decode", "prefill"):
-        parts = [distserve._parts(phase, b, n, m) for b, n, m, _ in grid]
+        parts = [distserve.parts_of(phase, b, n, m) for b, n, m, _ in grid]
         whole, part = (
             _steps.composed(p, parts, distserve.UNNAMED, distserve.TWIN, engine="x", tp=1)[0]
             for p in (step_times, attention)
@@ -517,3 +517,21 @@ def test_the_polynomial_of_the_table_errs_as_published_in_the_notes(database):
     found = distserve.against_table(steps, lambda *a, **k: 0.2 * steps(*a, **k), rows)
     mapes = [found[name]["eight folds"]["polynomial"]["mape"] for name in distserve.TABLES]
     np.testing.assert_allclose(mapes, [0.0123, 0.0113, 0.0238], atol=5e-4)
+
+
+def test_neighbours_of_timed_steps_are_known_better_where_misfits_are_alike():
+    """An engine that is slower the larger the batch: the suite's two ways of telling it."""
+    from m2bayes.suites import calibrate
+
+    def whole(sku, llm, steps, **settings):
+        base = np.array([5e-3 + 1e-4 * step.batch for step in steps])
+        return base * (1 + 0.01 * np.random.default_rng(0).standard_normal((200, 1)))
+
+    grid = [(b, n, 128) for b in (1, 2, 4, 8, 16, 32, 64) for n in (128, 256, 512)]
+    rows = pd.DataFrame(grid, columns=["batch", "length", "output"])
+    rows["decode"] = [(5e-3 + 1e-4 * b) * 1.1 ** np.log2(b) for b in rows["batch"]]
+    found = calibrate._told(whole, rows, "x", "decode", 1)
+    assert list(found) == [str(n) for n in calibrate.TIMED]
+    ways = found["16"]
+    assert ways["alike"]["crps"] < 0.5 * ways["alone"]["crps"]
+    assert ways["alike"]["mape"] < 0.5 * ways["uncalibrated"]["mape"]

@@ -708,6 +708,20 @@ def refits() -> str:
     return table([*head, "of the refit, %"], rows)
 
 
+def timed_steps() -> str:
+    """Steps that were not told, by how many were."""
+    rows = []
+    for name, by_count in results("calibrate")["tables"].items():
+        for count, ways in by_count.items():
+            row = [name, count]
+            for way in ("uncalibrated", "alone", "alike"):
+                row += [percent(ways[way]["mape"]), f"{ways[way]['crps']:.3f}"]
+            row += [percent(ways["alike"][k]) for k in ("coverage_90", "width_90")]
+            rows.append(row)
+    head = ["steps", "timed", "MAPE untold, %", "CRPS", "MAPE, each alone, %", "CRPS"]
+    return table([*head, "MAPE, %", "CRPS", "in 90 %", "width of it, %"], rows)
+
+
 def few_cells() -> str:
     """What the README says of a few cells."""
     few = results("few-shot")
@@ -1032,6 +1046,7 @@ BLOCKS = {
         "served-e2e strange": strange_lines,
         "few-shot": few_shot,
         "refit": refits,
+        "timed steps": timed_steps,
         "sbc": calibrated,
         "sensitivity": sensitive,
         "sensitivity questions": sensitive_questions,

@@ -25,6 +25,7 @@ SUITES = (
     "served-e2e",
     "gemm-fp8",
     "distserve",
+    "calibrate",
     "power",
     "next",
     "qlm",

@@ -222,7 +222,7 @@ def against_table(
     for name, (phase, tp) in TABLES.items():
         own = rows[rows["tp"] == tp].reset_index(drop=True)
         cells = zip(own["batch"], own["length"], own["output"], strict=True)
-        parts = [_parts(phase, int(b), int(n), int(m)) for b, n, m in cells]
+        parts = [parts_of(phase, int(b), int(n), int(m)) for b, n, m in cells]
         times, part = (
             composed(predict, parts, UNNAMED, TWIN, engine=engine, tp=tp)
             for predict in (step_times, attention)
@@ -256,7 +256,7 @@ def _above(
     return {"above": float(by.mean()), "above_se": float(by.std(ddof=1) / len(by) ** 0.5)}
 
 
-def _parts(phase: str, batch: int, length: int, output: int) -> dict[Step, float]:
+def parts_of(phase: str, batch: int, length: int, output: int) -> dict[Step, float]:
     """Steps of a row's prefill of the whole batch, or of its mean decode step [1]."""
     if phase == "prefill":
         return prefill_steps(length, batch, most=batch * length)
