@@ -303,6 +303,14 @@ def test_many_skus_that_are_never_best_are_counted():
     assert below.get_title("left") == "not drawn, below 1 % everywhere: 6 of 7 SKUs"
 
 
+@pytest.mark.parametrize(("censored", "marks"), [([], set()), (["high"], {">"})])
+def test_a_crossover_that_may_lie_beyond_the_sizes_has_an_arrow(censored, marks):
+    beyond = CROSSING | {"interval": CROSSING["interval"] | {"censored": censored}}
+    figure = plot.ranking(SERIES, metric="step_time", units="s", crossovers=[beyond])
+    arrows = [line for line in figure.axes[1].lines if line.get_markersize() == 9]
+    assert {line.get_marker() for line in arrows} == marks
+
+
 def test_a_ranking_without_crossover_has_none_in_its_legend():
     figure = plot.ranking(SERIES, metric="tokens_per_second", units="token/s")
     assert not any("choice changes" in text for text in legend(figure))

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 # Okabe and Ito (2008), told apart by people of every colour vision; yellow is too pale for a line
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", ">")
 LINES = ("-", "--", "-.", ":")
 LOOKS = len(PALETTE) * len(LINES)
-TURN = (0, 5, 4, 1, 3, 2, 6)  # colours in the order of the looks
-SEED = 22_539_238  # of the hash of names: the SKUs measured most have seven colours between them
+TURN, PLAIN = (0, 5, 4, 1, 3, 2, 6), (0, 0, 0, 1, 0, 1, 0)  # of looks: colour; row of solid lines
+SEED = 22_539_238  # of the hash of names: the SKUs measured most have seven plain colours
 GREY, INK, ALARM = "#767676", "#1a1a1a", PALETTE[1]
 TINT = 0.75  # strength of a colour at its fullest, where black text still reads on it
 SCALE = "Blues"  # one hue, evenly darker: readable in grey too
@@ -95,7 +95,7 @@ def looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
     order = [*dict.fromkeys(names)]
     place = {name: zlib.crc32(name.encode(), SEED) % LOOKS for name in order}
     found, used, colours = dict[str, dict[str, str]](), set[int](), set[int]()
-    for name in sorted(order, key=lambda name: (place[name] // len(PALETTE), name)):
+    for name in sorted(order, key=lambda name: (_row(place[name]), name)):
         at = place[name]
         while at in used and len(used) < LOOKS:
             at = (at + 1) % LOOKS
@@ -106,10 +106,14 @@ def looks(names: Iterable[str]) -> dict[str, dict[str, str]]:
         colours.add(colour)
         found[name] = {
             "color": PALETTE[TURN[colour]],
-            "marker": MARKERS[(at + at // len(PALETTE)) % len(MARKERS)],
-            "linestyle": LINES[at // len(PALETTE)],
+            "marker": MARKERS[(colour + _row(at)) % len(MARKERS)],
+            "linestyle": LINES[_row(at)],
         }
     return {name: found[name] for name in order}
+
+
+def _row(look: int) -> int:
+    return (look // len(PALETTE) - PLAIN[look % len(PALETTE)]) % len(LINES)
 
 
 def readable(values: Iterable[float | None], units: str) -> tuple[float, str]:

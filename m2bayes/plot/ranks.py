@@ -62,7 +62,7 @@ def ranking(
     if crossovers:
         for axis in (above, below):
             _crossing(axis, crossovers)
-        handles.append(_band("choice changes, 90 % interval", ALL_CROSSINGS))
+        handles.append(_bar("choice changes, 90 % interval"))
     handles.append(_clear(below, threshold))
     below.set_ylim(-3, 104)
     below.set_ylabel("probability of\nbeing best [%]")
@@ -75,7 +75,7 @@ def ranking(
     return figure
 
 
-ALL_CROSSINGS = {"facecolor": "none", "edgecolor": house.GREY, "alpha": 0.5, "hatch": "///"}
+CROSSING: dict[str, Any] = {"color": house.INK, "linewidth": 5, "alpha": 0.6}
 
 
 def _clear(axis: Any, threshold: float) -> Any:
@@ -113,10 +113,16 @@ def _handle(name: str, look: Mapping[str, str]) -> Any:
     return Line2D([], [], label=name, markersize=5, **look)  # type: ignore[arg-type]
 
 
-def _band(label: str, look: Mapping[str, Any] | None = None) -> Any:
+def _band(label: str) -> Any:
     from matplotlib.patches import Patch
 
-    return Patch(label=label, **(look or {"color": house.GREY, "alpha": 0.35}))
+    return Patch(label=label, color=house.GREY, alpha=0.35)
+
+
+def _bar(label: str) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **CROSSING)
 
 
 def _metric_lines(
@@ -173,12 +179,19 @@ def _p_best_line(
 
 
 def _crossing(axis: Any, crossovers: Results) -> None:
+    """Line at the median of each crossover, its interval as a bar on the upper edge."""
     for found in crossovers:
         interval = found["interval"]
-        span = axis.axvspan(interval["low"], interval["high"], **ALL_CROSSINGS, linewidth=0)
+        bar = axis.plot([interval["low"], interval["high"]], [1, 1], clip_on=False,
+                        solid_capstyle="butt", transform=axis.get_xaxis_transform(),
+                        **CROSSING)  # fmt: skip
+        for end, mark in (("low", "<"), ("high", ">")):
+            if end in interval.get("censored", ()):  # it may lie beyond
+                axis.plot(interval[end], 1, marker=mark, markersize=9, color=house.INK,
+                          clip_on=False, transform=axis.get_xaxis_transform())  # fmt: skip
         axis.axvline(found["median"], color=house.INK, linewidth=1, linestyle="--")
         house.hover(
-            span,
+            bar[0],
             f"{found['before']} before, {found['after']} after: {found['size']} "
             f"{found['median']:,.0f} ({interval['low']:,.0f} to {interval['high']:,.0f})",
         )
