@@ -23,7 +23,7 @@ from m2bayes.tables import amount, share
 TOLD = 40  # workloads whose rows the tables hold
 CAPTIONS = {
     "ranking": "Median and equal-tailed interval of each SKU, and below the probability that it "
-    "is the best; the grey band is where the choice changes.",
+    "is the best; the bar on the upper edge is where the choice changes.",
     "flips": "The choice for each pair of sizes; the number and the paleness are the probability "
     "that another SKU is best.",
     "p_best": "Probability that each SKU is the best; the choice is framed.",
