@@ -14,7 +14,7 @@ from m2bayes.serving.queueing import LONG
 NODES = 4  # places in a step at which others' arrivals before one's own are counted
 FINER = 2  # places at which it may end, to each of them
 FILLED = (0.0, 0.2, 0.5, 1.0)  # how far, the kinds of steps that are neither empty nor full
-KINDS = len(FILLED) + 1  # of steps that are under way: only decoding, reading some, full
+KINDS = len(FILLED) + 2  # of what is under way: nothing, only decoding, reading some, a full step
 FEW = 192  # units that arrive in a step, at most
 
 
@@ -27,7 +27,7 @@ class FirstToken:
     lattice : Lattice
         Steps and prompts.
     share : ndarray, dims (draw, kind of step)
-        Chance to arrive amid a step of a kind [1]; otherwise the server is idle.
+        Chance to arrive amid a step of a kind [1], the first of which is none: an idle server.
     rest : ndarray, dims (draw, kind of step)
         Length of such a step, of which a uniform share is left [s].
     ahead : ndarray, dims (draw, kind of step, node, unit)
@@ -65,8 +65,7 @@ class FirstToken:
             time = rest + before + (1 - none) * full
             time += none * np.take_along_axis(held.times, last, -1)[:, None]
             shift = single - alone(held, sizes)
-            idle = np.maximum(1 - self.share.sum(-1), 0) * single
-            mean += weight * (idle + (chance * (time + shift[:, None, None])).sum((-1, -2)))
+            mean += weight * (chance * (time + shift[:, None, None])).sum((-1, -2))
         return mean
 
     def tail(self, time: np.ndarray) -> np.ndarray:
@@ -87,12 +86,10 @@ class FirstToken:
         places = (np.arange(NODES * finer) + 0.5) / (NODES * finer)
         left = self.rest[..., None] * places
         node = np.arange(NODES * finer) // finer
-        idle = np.maximum(1 - self.share.sum(-1), 0)
         for sizes, weight, single in self._kinds():
             more = np.minimum(time, LONG) - single + alone(self.lattice, sizes)
             on_time = self._read(more[:, None, None] - left, left, sizes, node)
-            amid = (self.share * (1 - on_time.mean(-1))).sum(-1)
-            late += weight * (amid + np.where(time < single, idle, 0))
+            late += weight * (self.share * (1 - on_time.mean(-1))).sum(-1)
         return np.clip(late, 0.0, 1.0)
 
     def _kinds(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -172,18 +169,18 @@ def first_token(
     """
     held, spent = backlog.lattice, backlog.spent
     total, part = spent.sum(-1), np.arange(held.room) / held.room
-    share, rest = [spent[:, 0]], [held.times[:, 0]]
+    share, rest = [spent[:, -1], spent[:, 0]], [0 * total, held.times[:, 0]]
     for low, high in pairwise(FILLED):
         within = (part > low) & (part <= high)
         some = spent[:, :-2][:, within]
         share.append(some.sum(-1))
         time = (some * held.times[:, :-1][:, within]).sum(-1)
-        rest.append(np.where(share[-1] > 0, time / np.maximum(share[-1], TINY), rest[0]))
+        rest.append(np.where(share[-1] > 0, time / np.maximum(share[-1], TINY), rest[1]))
     shares = np.stack([*share, spent[:, -2]], axis=-1) / total[:, None]
     rests = np.stack([*rest, held.times[:, -1]], axis=-1)
     ahead = np.ones((len(total), KINDS, NODES, POINTS), dtype=np.float32)
     few = held.prompts(FEW)
-    for kind in range(KINDS - 1):
+    for kind in range(1, KINDS - 1):
         ahead[:, kind, :, :FEW] = _came_before(held, rests[:, kind], few)
     left = transform(beyond, POINTS)
     ahead[:, -1] = _came_before(held, rests[:, -1], held.prompts(POINTS), left)
