@@ -51,21 +51,22 @@ class FirstToken:
 
     def mean(self) -> np.ndarray:
         """Mean over the prompts [s], dims (draw,)."""
-        held, room = self.lattice, self.lattice.room
-        chance = np.diff(self.ahead.mean(-2), prepend=0, axis=-1) * self.share[..., None]
+        held, room, mean = self.lattice, self.lattice.room, np.zeros(len(self.share))
         ahead = np.round(np.arange(POINTS) * self.stretch[:, None]).astype(int)
-        rest, mean = self.rest[..., None] / 2, np.zeros(len(chance))
         for sizes, weight, single in self._kinds():
             units = ahead + sizes[:, None]
             steps = (units - 1) // room
-            last, before = units - steps * room, (steps * held.times[:, -1:])[:, None]
-            none, more = self._behind(rest + before)
-            beside = np.minimum(last[:, None] + np.round(more).astype(int), room)
-            full = np.take_along_axis(held.times[:, None], beside, -1)
-            time = rest + before + (1 - none) * full
-            time += none * np.take_along_axis(held.times, last, -1)[:, None]
+            last, before = units - steps * room, steps * held.times[:, -1:]
+            alone_in_it = np.take_along_axis(held.times, last, -1)
             shift = single - alone(held, sizes)
-            mean += weight * (chance * (time + shift[:, None, None])).sum((-1, -2))
+            for kind in range(KINDS):
+                chance = np.diff(self.ahead[:, kind].mean(1, dtype=float), prepend=0, axis=-1)
+                time = self.rest[:, kind, None] / 2 + before
+                none, more = self._behind(time)
+                beside = np.minimum(last + np.round(more).astype(int), room)
+                end = none * alone_in_it + (1 - none) * np.take_along_axis(held.times, beside, -1)
+                found = (chance * (time + end + shift[:, None])).sum(-1)
+                mean += weight * self.share[:, kind] * found
         return mean
 
     def tail(self, time: np.ndarray) -> np.ndarray:
@@ -121,9 +122,10 @@ class FirstToken:
 
     def _behind(self, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Chance that no other comes in such a time, and units if any do [1], dims of `time`."""
-        number = self.lattice.rate[:, None, None] * time
+        dims = (-1, *[1] * (time.ndim - 1))
+        number = self.lattice.rate.reshape(dims) * time
         some = -np.expm1(-number)
-        mean = number / np.maximum(some, TINY) * self.lattice.size[:, None, None]
+        mean = number / np.maximum(some, TINY) * self.lattice.size.reshape(dims)
         return 1 - some, np.asarray(mean)
 
     def _at_most(self, units: np.ndarray, node: np.ndarray) -> np.ndarray:
