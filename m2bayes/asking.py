@@ -165,7 +165,10 @@ def _calibrate(question: Question, database: Database, file: str) -> Question:
             text = f"{sku} is not among the SKUs asked for; leave its rows out"
             raise DataError(f"{timing.where}: {text}")
         if timing.tp != question.tp:
-            text = f"a step at TP {timing.tp}; the question is of {question.tp}"
+            text = (
+                f"a step at TP {timing.tp}; the question is of {question.tp}: give other rows, or "
+                "say in a column tp how many GPUs shared the LLM"
+            )
             raise DataError(f"{timing.where}: {text}")
         timings.setdefault(sku, []).append(timing)
     found = {sku: host_time(question, sku, rows) for sku, rows in timings.items()}

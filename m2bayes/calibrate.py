@@ -16,6 +16,8 @@ from m2bayes.errors import DataError
 SPREADS = (0.005, 1.0)  # [1] range of both spreads
 GRID = 25  # values of each spread
 RUN = 0.02  # [1] run-to-run spread of a timed step: how well a timing tells its own misfit
+SCALES = tuple(np.geomspace(5e-5, 5e-3, 7).tolist())  # [s] of a host time, one as likely as another
+APART = 1e-6  # correlation [1] below which a step says nothing of another
 LENGTH = 4.0  # octaves of batch or context over which misfits of steps are alike
 LEAST = 0.1  # [1] a calibrated step keeps at least this share of the predicted time
 
@@ -45,15 +47,18 @@ class Calibration:
     places: np.ndarray | None = None
     shown: np.ndarray | None = None
 
-    def point(self, predicted: np.ndarray) -> np.ndarray:
+    def point(self, predicted: np.ndarray, floor: np.ndarray | None = None) -> np.ndarray:
         """Predicted plus host time, without misfit [s], dims (draw, obs).
 
         Parameters
         ----------
         predicted : ndarray, dims (draw, obs)
             Step times of the same predictor, the same draws in the same order [s].
+        floor : ndarray, dims (draw, obs)
+            Time that no host time goes below [s], such as that of the kernels; by default a tenth.
         """
-        return np.maximum(predicted + self.host[:, None], LEAST * predicted)
+        least = LEAST * predicted if floor is None else floor
+        return np.maximum(predicted + self.host[:, None], least)
 
     def applied(
         self,
@@ -62,13 +67,15 @@ class Calibration:
         group: Sequence[str] | None = None,
         label: Sequence[str] | None = None,
         place: np.ndarray | None = None,
+        floor: np.ndarray | None = None,
         seed: int = 0,
     ) -> np.ndarray:
         r"""Times of cells [s], dims (draw, obs).
 
         Misfits of cells d octaves apart correlate as :math:`e^{-d/4}`: where it is known where
         cells lie, one that was timed keeps what its timings show, but for run noise, and others
-        do the less, the farther they are (kriging). Else each cell and group draws a misfit anew.
+        do the less, the farther they are (kriging); of a kind of step that nobody timed no misfit
+        is known, and none is drawn. Else each cell and group draws a misfit anew.
 
         Parameters
         ----------
@@ -80,6 +87,8 @@ class Calibration:
             Name of each cell: the same name has the same misfit, whatever else is asked for.
         place : ndarray, dims (obs, axis)
             Where each cell lies [octave]; without, what timed cells show is not used.
+        floor : ndarray, dims (draw, obs)
+            See `point`.
         seed : int
             Of the misfits.
         """
@@ -101,7 +110,7 @@ class Calibration:
         misfit += self.group_spread[:, None] * np.stack([shared[g] for g in labels], axis=1)
         if place is not None and self.places is not None and self.shown is not None:
             misfit = self._kriged(self.places, self.shown, place, noise)
-        return self.point(predicted) * np.exp(misfit)
+        return self.point(predicted, floor) * np.exp(misfit)
 
     def _kriged(
         self, places: np.ndarray, shown: np.ndarray, place: np.ndarray, normal: np.ndarray
@@ -115,7 +124,7 @@ class Calibration:
             gain = np.linalg.solve(known, one**2 * to_new.T).T
             left = one**2 * (1 - (gain * to_new).sum(axis=1))
             out[at] = shown[at] @ gain.T + np.sqrt(np.maximum(left, 0)) * normal[at]
-        return out
+        return np.where(to_new.max(axis=1) > APART, out, 0.0)
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -127,11 +136,12 @@ def host_scalar(
     predicted: np.ndarray,
     observed: np.ndarray,
     *,
-    prior_sd: float = 0.01,
+    prior_sd: float | Sequence[float] = 0.01,
     prior_spread: float = 0.1,
     prior_group_spread: float = 0.1,
     group: Sequence[str] | None = None,
     place: np.ndarray | None = None,
+    floor: np.ndarray | None = None,
     scale: np.ndarray | None = None,
     spread: float | None = None,
     group_spread: float | None = None,
@@ -166,14 +176,16 @@ def host_scalar(
         Step times [s].
     observed : ndarray, dims (obs,)
         Measured times of the same steps [s].
-    prior_sd : float
-        Prior standard deviation κ of the host time [s].
+    prior_sd : float or sequence of float
+        Prior standard deviation κ of the host time [s]; of several each is as likely.
     prior_spread, prior_group_spread : float
         Scales of the half-normal priors of σ and τ [1].
     group : sequence of str, dims (obs,)
         What may err together, such as the LLM; one group if it is left out.
     place : ndarray, dims (obs, axis)
         Where each cell lies [octave], for `Calibration.applied`.
+    floor : ndarray, dims (draw, obs)
+        See `Calibration.point`.
     scale : ndarray, dims (obs,)
         Time to which the misfit is relative [s]; the observed time if it is left out, which
         favours short times a little (a share of σ², 1 % at σ = 0.1).
@@ -207,23 +219,26 @@ def host_scalar(
     0.002
     """
     x, y = np.asarray(predicted, dtype=float), np.asarray(observed, dtype=float)
-    _check(x, y, prior_sd)
+    scales = np.atleast_1d(np.asarray(prior_sd, dtype=float))
+    _check(x, y, scales)
     c = y if scale is None else np.asarray(scale, dtype=float)
     labels = np.zeros(len(y), int) if group is None else np.unique(group, return_inverse=True)[1]
     sigma, sigma_prior = _values(spread, prior_spread)
     tau, tau_prior = _values(group_spread, prior_group_spread)
-    mean, sd, weight = _normals((y - x) / c, c, labels, (sigma, tau), prior_sd)
+    settings = (y - x) / c, c, labels, (sigma, tau)
+    parts = [_normals(*settings, one) for one in scales]
+    mean, sd, weight = (np.stack([part[i] for part in parts]) for i in range(3))
     weight = weight + sigma_prior[:, None, None] + tau_prior[None, :, None]
     flat = weight.reshape(-1, len(x))
     rng = labelled_rng(seed, "calibration", "scalar")
     share = np.exp(flat - flat.max(axis=0)).cumsum(axis=0)
     at = (share < rng.random(len(x)) * share[-1]).sum(axis=0)
-    i, j = np.divmod(at, len(tau))
-    host = mean[i, j, np.arange(len(x))] + sd[i, j, 0] * rng.standard_normal(len(x))
+    k, i, j = np.unravel_index(at, weight.shape[:3])
+    host = mean[k, i, j, np.arange(len(x))] + sd[k, i, j, 0] * rng.standard_normal(len(x))
     found = Calibration(host, sigma[i], tau[j] * np.sqrt(1 + 1 / (labels.max() + 1)))
     if place is None:
         return found
-    return replace(found, places=place, shown=np.log(y / found.point(x)))
+    return replace(found, places=place, shown=np.log(y / found.point(x, floor)))
 
 
 def _contrasts(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -262,6 +277,7 @@ def _normals(
     precision = 1 / prior_sd**2 + gg
     log_det = (len(scale) - len(square)) * np.log(s2) + np.log(precision)
     log_det = log_det + np.log(inner).sum(axis=-1, keepdims=True)
+    log_det = log_det + 2 * np.log(prior_sd)
     return gr / precision, precision**-0.5, -0.5 * (rr - gr**2 / precision + log_det)
 
 
@@ -273,12 +289,12 @@ def _values(known: float | None, prior: float) -> tuple[np.ndarray, np.ndarray]:
     return values, -0.5 * (values / prior) ** 2 + np.log(values)
 
 
-def _check(x: np.ndarray, y: np.ndarray, prior_sd: float) -> None:
+def _check(x: np.ndarray, y: np.ndarray, scales: np.ndarray) -> None:
     if x.ndim != 2 or y.shape != x.shape[1:] or not x.size:
         raise DataError(
             f"predicted has shape {x.shape}, observed {y.shape}; expected (draw, obs) and (obs,)"
         )
     if not (np.isfinite(x).all() and np.isfinite(y).all() and (y > 0).all() and (x > 0).all()):
         raise DataError("calibration needs finite times above zero")
-    if not prior_sd > 0:
-        raise DataError(f"prior_sd is {prior_sd}; give a time above zero, in seconds")
+    if not (scales > 0).all():
+        raise DataError(f"prior_sd is {scales.min()}; give a time above zero, in seconds")

@@ -20,7 +20,8 @@ from m2bayes.mechanism.laws import LAWS
 from m2bayes.records import ROWS
 from m2bayes.score import pit
 from m2bayes.updating.drift import drift
-from m2bayes.updating.refused import sheets_of_rows
+from m2bayes.updating.refused import refuse_known, sheets_of_rows
+from m2bayes.updating.update import past_rows
 
 TOLERANCE = 1e-9  # relative, of a log density summed in another order
 
@@ -82,7 +83,7 @@ def report(
         "inference": record.inference,
         "calibration": {},
     }
-    if data and not rebuild and (new := _new_rows(database, record, data)) is not None:
+    if data and not rebuild and (new := _new_rows(database, name, data)) is not None:
         sheets, _ = sheets_of_rows(database.with_cards(cards), record, new, data)
         return out | {"drift": drift(draws, new, sheets, tell=tell) | {"posterior": record.name}}
     if data is None and not rebuild and (skipped := _without_rows(database, record)):
@@ -117,12 +118,19 @@ def fitted(record: Posterior) -> Posterior:
     return replace(record, data=[source for source in record.data if source["role"] != ROWS])
 
 
-def _new_rows(database: Database, record: Posterior, data: str) -> pd.DataFrame | None:
-    """Checked rows of a file, unless they are those that the posterior was fitted to."""
+def _new_rows(database: Database, name: str, data: str) -> pd.DataFrame | None:
+    """Checked rows of a file, unless they are those that the posterior was fitted to.
+
+    Some of those, and rows that it was updated with, are refused: they would agree.
+    """
+    record = database.posterior(name)
     law = LAWS[database.model(record.model).law]
     rows = checked(database.table(data), origin=data, law=law)
     times = next(source for source in record.data if source["role"] == "times")
-    return None if content_hash(rows) == times["sha256"] else rows
+    if content_hash(rows) == times["sha256"]:
+        return None
+    refuse_known(database, record, rows, past_rows(database, name), data)
+    return rows
 
 
 def _without_rows(database: Database, record: Posterior) -> str:

@@ -313,6 +313,9 @@ class Database:
 
     def posterior(self, name: str) -> Posterior:
         """Record of a posterior by name, or by the path of its ``.json``."""
+        if name in self.assemblies():
+            parts = ", ".join(self.assembly(name).parts.values())
+            raise RecordError(f"{name}: an assembly of posteriors; name one of them: {parts}")
         return read_record(Posterior, self._path("posterior", name))
 
     def draws(self, name: str) -> xr.Dataset:

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from m2bayes._jobs import Each, in_turn
-from m2bayes.calibrate import Calibration, host_scalar
+from m2bayes.calibrate import SCALES, Calibration, host_scalar
 from m2bayes.errors import UnknownNameError, WorkloadError
 from m2bayes.factors import BASES, basis
 from m2bayes.kernels import unit_sheets
@@ -296,9 +296,9 @@ def host_time(question: Question, sku: str, timings: Sequence[Timing]) -> Calibr
     """
     steps = list(dict.fromkeys(t.workload for t in timings))
     own = replace(question, datasheets=question.datasheets.sel(sku=[sku]), workloads=steps)
-    whole = step_times(own, steps).sum("op").transpose("chain", "draw", "sku", "workload")
-    at = [steps.index(t.workload) for t in timings]
-    predicted = whole.values.reshape(-1, len(steps))[:, at]
+    parts = step_times(own, steps).transpose("chain", "draw", "sku", "workload", "op").values
+    told = parts.reshape(-1, *parts.shape[-2:])[:, [steps.index(t.workload) for t in timings]]
+    predicted = told.sum(axis=-1)
     bandwidth = float(of_dtype(own.datasheets, "bf16")["peak_bandwidth"].item())
     least = weights_read(own.llm, tp=own.tp, dtype=own.dtype) / bandwidth if own.llm else 0.0
     refuse(timings, least=least, expected=np.median(predicted, axis=0).tolist())
@@ -307,6 +307,8 @@ def host_time(question: Question, sku: str, timings: Sequence[Timing]) -> Calibr
         predicted,
         np.array([t.step_time for t in timings]),
         place=np.array([t.workload.place for t in timings]),
+        floor=predicted - told[..., -1],
+        prior_sd=SCALES,
         group_spread=0.0,
         seed=question.seed,
     )
@@ -315,26 +317,27 @@ def host_time(question: Question, sku: str, timings: Sequence[Timing]) -> Calibr
 def calibrated(question: Question, steps: Sequence[Step], time: xr.DataArray) -> xr.DataArray:
     """Times [s] of operators with each timed SKU's host time and misfit, dims kept.
 
-    The host time adds to ``host``; the misfit, and what a negative host time takes off beyond the
-    host's own part, scale the operators: their sum is the calibrated step.
+    The host time adds to ``host``, which takes nothing at the least; the misfit scales all.
     """
     skus = time["sku"].values
     labels, places = [step.label for step in steps], np.array([step.place for step in steps])
+    time = time.transpose("chain", "draw", "sku", "workload", "op").copy()
     for sku in set(question.calibration) & {str(s) for s in skus}:
         at = int(np.flatnonzero(skus == sku)[0])
         calibration = question.calibration[sku]
-        parts = time.isel(sku=at).transpose("chain", "draw", "workload", "op").values
-        flat = parts.reshape(-1, *parts.shape[2:])
-        whole, host = flat.sum(axis=-1), flat[..., -1]
+        parts = time.values[:, :, at]
+        flat = parts.reshape(-1, *parts.shape[2:]).copy()
+        whole, kernels = flat.sum(axis=-1), flat[..., :-1].sum(axis=-1)
         held = calibration.applied(
-            whole, label=[f"{sku} {w}" for w in labels], place=places, seed=question.seed
+            whole,
+            label=[f"{sku} {label}" for label in labels],
+            place=places,
+            floor=kernels,
+            seed=question.seed,
         )
-        own = np.maximum(host + calibration.host[:, None], 0) * held / calibration.point(whole)
-        found = flat * ((held - own) / (whole - host))[..., None]
-        found[..., -1] = own
-        values = time.transpose("chain", "draw", "sku", "workload", "op").values.copy()
-        values[:, :, at] = found.reshape(parts.shape)
-        time = time.transpose("chain", "draw", "sku", "workload", "op").copy(data=values)
+        point = calibration.point(whole, kernels)
+        flat[..., -1] = point - kernels
+        time.values[:, :, at] = (flat * (held / point)[..., None]).reshape(parts.shape)
     return time
 
 

@@ -85,6 +85,9 @@ def read_record[Record](kind: type[Record], path: Path) -> Record:
     """Read a card into its dataclass; unknown or missing keys are an error."""
     content = read_json(path, RecordError)
     names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    if kind is Posterior and isinstance(content.get("parts"), dict):
+        named = ", ".join(map(str, content["parts"].values()))
+        raise RecordError(f"{shown(path)}: an assembly of posteriors; name one of them: {named}")
     if set(content) != names:
         parts = (("lacks", names - set(content)), ("has unknown", set(content) - names))
         wrong = "; ".join(f"{what} {_some(keys)}" for what, keys in parts if keys)

@@ -1,9 +1,11 @@
 """The calibrated mode against closed forms, simulations, and the file of measured steps."""
 
+import math
+
 import numpy as np
 import pytest
 
-from m2bayes.calibrate import LEAST, LENGTH, RUN, host_scalar
+from m2bayes.calibrate import LEAST, LENGTH, RUN, SCALES, host_scalar
 from m2bayes.errors import DataError
 from m2bayes.timings import Timing, read_timings
 from m2bayes.workload import Step
@@ -146,8 +148,8 @@ def test_cells_know_of_the_misfits_that_were_timed_near_them():
     x, y = np.full((DRAWS, 3), 1e-2), np.array([1.1e-2, 1.12e-2, 1.2e-2])
     timed, sigma = np.array([[0.0], [0.0], [3.0]]), 0.05
     fit = host_scalar(x, y, prior_sd=1e-9, spread=sigma, group_spread=0.0, place=timed)
-    new = np.array([[0.0], [1.5], [100.0]])
-    found = np.log(fit.applied(np.full((DRAWS, 3), 1e-2), place=new) / 1e-2)
+    new = np.array([[0.0], [1.5], [20.0], [1000.0]])
+    found = np.log(fit.applied(np.full((DRAWS, 4), 1e-2), place=new) / 1e-2)
 
     def covariance(a, b):
         return sigma**2 * np.exp(-abs(a - b.T) / LENGTH)
@@ -159,7 +161,26 @@ def test_cells_know_of_the_misfits_that_were_timed_near_them():
         assert abs(found[:, i].mean() - mean[i]) < 4 * mcse(found[:, i])
         assert found[:, i].std() == pytest.approx(left[i] ** 0.5, rel=4 / np.sqrt(2 * DRAWS))
     assert left[0] < RUN**2 / 2
-    assert left[2] == pytest.approx(sigma**2)
+    assert left[2] == pytest.approx(sigma**2, rel=1e-3)
+    assert abs(found[:, 3]).max() < 1e-6  # another kind of step, of which nothing was timed
+
+
+def test_a_host_time_that_timings_do_not_tell_keeps_its_prior():
+    """One long step as predicted: scales from 50 us to 5 ms, one as likely as another."""
+    x = np.full((DRAWS, 1), 5.0)
+    found = host_scalar(x, x[0], prior_sd=SCALES, group_spread=0.0).host
+    assert abs(np.median(found)) < 1e-4
+    inside = np.mean(abs(found) < 3e-3)
+    prior = np.mean([math.erf(3e-3 / one / 2**0.5) for one in SCALES])
+    assert inside == pytest.approx(prior, abs=0.02)
+    long = host_scalar(np.full((DRAWS, 8), 0.01), np.full(8, 0.02), prior_sd=SCALES).host
+    assert np.median(long) == pytest.approx(0.01, rel=0.1)
+
+
+def test_a_floor_is_kept():
+    x = np.full((200, 4), 1e-2)
+    fit = host_scalar(x, np.full(4, 5e-3), prior_sd=1.0, spread=0.01, floor=0.9 * x)
+    np.testing.assert_allclose(fit.point(x, 0.9 * x), 9e-3, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

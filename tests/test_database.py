@@ -659,3 +659,11 @@ def test_storing_again_replaces_the_older_posterior(database, fit, tmp_path):
     path = store(record, draws + 1, tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
     xr.testing.assert_equal(database.draws(str(path)).drop_attrs(), draws + 1)
+
+
+@pytest.mark.parametrize("name", ["step_bf16", "posteriors/assemblies/step_bf16.json"])
+def test_an_assembly_is_no_posterior_and_its_parts_are_named(name):
+    database = Database()
+    path = name if name == "step_bf16" else str(database.root / name)
+    with pytest.raises(RecordError, match="an assembly of posteriors; name one of them: gemm_"):
+        database.posterior(path)

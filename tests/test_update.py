@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 from helpers import refusal, run
 
+from m2bayes import checking
 from m2bayes.database import labelled
 from m2bayes.errors import ConvergenceError, DataError, RecordError
 from m2bayes.inputs import Inputs
@@ -554,6 +555,30 @@ def test_rows_that_the_posterior_knows_are_refused(database, small_database, sto
     assert f"holds 5 rows that posterior {NAME} knows already" in line
     with pytest.raises(DataError, match="holds 24 rows"):
         update(small_database, stored[0]["posterior"], stored[0]["rows"])
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("sku,workload,step_time", "learn from them with --calibrate"),
+        ("sku,M,N,K,time [ms]", "no column op_time; m2bayes import makes"),
+    ],
+)
+def test_a_file_of_something_else_is_told_where_it_belongs(tmp_path, header, said):
+    path = tmp_path / "mine.csv"
+    path.write_text(f"{header}\n{','.join('1' for _ in header.split(','))}\n")
+    assert said in refusal(run("update", "step_bf16", str(path), "--out", str(tmp_path / "out")))
+
+
+def test_a_check_of_rows_that_an_update_knows_is_refused(small_database, stored):
+    with pytest.raises(DataError, match="knows already"):
+        checking.report(
+            small_database,
+            stored[0]["posterior"],
+            rebuild=False,
+            tell=print,
+            data=stored[0]["rows"],
+        )
 
 
 def test_rows_that_fit_several_parts_need_one_named(database, tmp_path):

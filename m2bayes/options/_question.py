@@ -133,7 +133,7 @@ def engine(command: argparse.ArgumentParser) -> None:
         "--calibrate",
         type=text,
         metavar="FILE.csv",
-        help="measured steps (sku, workload, step_time in s): one host time a SKU is learnt",
+        help="measured steps (sku, workload, step_time in s, tp): one host time a SKU is learnt",
     )
     add(
         "--power-limit",

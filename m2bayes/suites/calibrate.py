@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from m2bayes._random import labelled_rng
-from m2bayes.calibrate import host_scalar
+from m2bayes.calibrate import SCALES, host_scalar
 from m2bayes.database import sha256
 from m2bayes.outside import outside
 from m2bayes.suites._steps import StepTimes, composed, predictor, scored
@@ -65,7 +65,12 @@ def _told(
             told = np.sort(rng.choice(len(observed), count, replace=False))
             rest = np.setdiff1d(np.arange(len(observed)), told)
             fit = host_scalar(
-                times[:, told], observed[told], group_spread=0.0, place=places[told], seed=i
+                times[:, told],
+                observed[told],
+                group_spread=0.0,
+                prior_sd=SCALES,
+                place=places[told],
+                seed=i,
             )
             guesses = {
                 "uncalibrated": times[:, rest],

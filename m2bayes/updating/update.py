@@ -159,6 +159,15 @@ def _part(database: Database, assembly: Assembly, table: pd.DataFrame, file: str
         law = LAWS[database.model(database.posterior(name).model).law]
         if set(law.columns) <= set(table.columns):
             fitting.append(part)
+    if not fitting and "step_time" in table:
+        raise DataError(
+            f"{file}: holds whole steps, which no part is of: rank, predict and plan learn from "
+            "them with --calibrate"
+        )
+    if not fitting and "op_time" not in table:
+        raise DataError(
+            f"{file}: no column op_time; m2bayes import makes such a table of other files and units"
+        )
     if len(fitting) != 1:
         said = f"fits parts {', '.join(fitting)}" if fitting else "fits no part"
         raise DataError(
