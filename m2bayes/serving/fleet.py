@@ -139,9 +139,12 @@ def _compared(row: dict[str, Any], result: xr.Dataset, cost: xr.DataArray) -> No
     lost = " ± ".join(f"{float(f'{x:.2g}'):,g}" for x in pair if x is not None) + f" {what}"
     if label == choice:
         row["verdict"] = str(result["verdict"].item())
-        row["reason"] = f"least expected regret, {lost}; cheapest with probability " + (
-            f"{row['p_best']:.2f}"
-        )
+        yearly = f"{float(draws.mean()):,.0f} USD a year expected; " if priced else ""
+        if result.sizes["sku"] == 1:
+            row["reason"] = f"{yearly}the only plan to choose from"
+        else:
+            cheapest = f"cheapest with probability {row['p_best']:.2f}"
+            row["reason"] = f"{yearly}least expected regret, {lost}; {cheapest}"
         return
     beats = float((cost.sel(sku=label) < cost.sel(sku=choice)).mean())
     ties = float((cost.sel(sku=label) == cost.sel(sku=choice)).mean())

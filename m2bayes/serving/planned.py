@@ -148,7 +148,8 @@ def plan_remarks(head: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[
     named = [f for f in found["dominated_by"] if f["share"] >= SHOWN]
     if named:
         told = ", ".join(f"{f['factor']} of {f['sku']} ({share(f['share'])})" for f in named)
-        yield f"of the uncertainty between the first two most goes with {told}"
+        what = "between the first two" if len(rows) > 1 else "of its goodput"
+        yield f"of the uncertainty {what} most goes with {told}"
     if head["prices"] is None:
         yield "no prices: fleets are compared by their number of GPUs; give --price SKU=USD"
     elif head["prices"] != "given":
