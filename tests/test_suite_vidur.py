@@ -322,7 +322,7 @@ def test_a_card_in_the_fit_is_left_out_too(setting, monkeypatch):
         return SimpleNamespace()
 
     real = setting.left_out(setting.posterior)
-    left = SimpleNamespace(inputs=real.inputs, fit=fit)
+    left = SimpleNamespace(inputs=real.inputs, fit=fit, ahead=lambda jobs: None)
     whole = Setting(setting.database)
     h100, a40 = (str(setting.database.datasheets([a])["sku"].item()) for a in ("h100", "a40"))
     names = [n for n, *_ in vidur_transfer.versions(whole, "projections", h100, left)]

@@ -206,7 +206,9 @@ def test_an_interrupt_ends_a_run_and_its_workers_in_one_line(tmp_path, after):
     time.sleep(after)
     os.killpg(started.pid, signal.SIGINT)
     said, _ = started.communicate(timeout=120)
-    assert (started.returncode, said.decode()) == (130, "m2bayes sweep: interrupted\n")
+    assert said.decode() == "m2bayes sweep: interrupted\n"
+    # Python may end itself by the signal, which a shell calls 130 too
+    assert started.returncode in (130, -signal.SIGINT)
 
 
 def test_a_disk_that_is_full_leaves_nothing(grid, tmp_path, monkeypatch):
