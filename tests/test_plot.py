@@ -743,6 +743,15 @@ def test_the_value_of_measurements_is_sorted_and_bounded():
         plot.value_of_measurements([])
 
 
+def test_measurements_of_no_worth_are_said_to_be_and_the_axis_ends_at_knowing_everything():
+    designs = [{"name": "a", "evsi": 0.0, "mcse": 0.0}, {"name": "b", "evsi": 0.0, "mcse": 0.0}]
+    figure = plot.value_of_measurements(designs, evpi=4e-4)
+    (axis,) = figure.axes
+    assert axis.get_title(loc="left").startswith("No measurement is worth more than its error")
+    (line,) = [line for line in axis.lines if line.get_linestyle() == "--"]
+    assert 0.9 * axis.get_xlim()[1] < line.get_xdata()[0] < axis.get_xlim()[1]
+
+
 def test_measurements_worth_nothing_are_counted_and_not_drawn():
     rows = [{"name": str(i), "evsi": 1e-6, "mcse": 1e-6} for i in range(20)]
     figure = plot.value_of_measurements([*rows, {"name": "worth", "evsi": 1e-4, "mcse": 1e-6}])

@@ -56,7 +56,7 @@ def value_of_measurements(
     figure, axes = house.canvas(width=8.0, height=1.6 + sum(tall))
     axis = axes[0, 0]
     ends = [(d["evsi"] + (d.get("mcse") or 0.0)) / scale for d in shown]
-    most = max([*ends, 0.0]) or 1.0
+    most = max([*ends, 0.0]) or (evpi or 0.0) / scale or 1.0
     top = 0.0
     for design, name, height in zip(shown, names, tall, strict=True):
         _bar(axis, design, name, top + height - 0.11, (scale, unit))
@@ -67,7 +67,12 @@ def value_of_measurements(
     _everything(axis, evpi, most, (scale, unit))
     axis.grid(visible=False, axis="y")
     axis.set_xlabel(f"expected gain from choosing after the measurement [{unit}]")
-    axis.set_title("What to measure next; at the right: what it takes", pad=18)
+    title = (
+        "What to measure next"
+        if worth
+        else "No measurement is worth more than its error: choose now"
+    )
+    axis.set_title(f"{title}; at the right: what it takes", pad=18)
     left = len(designs) - len(shown)
     note = f"line: ± Monte Carlo error{_rest(left, bool(worth), len(worth) - len(shown))}"
     figure.supxlabel(note, fontsize=8.5)
