@@ -94,23 +94,22 @@ class Calibration:
         """
         draws, cells = predicted.shape
         names = [str(i) for i in range(cells)] if label is None else label
-        labels = ["all"] * cells if group is None else [str(g) for g in group]
-        noise = np.stack(
-            [
-                labelled_rng(seed, "calibration", "cell", name).standard_normal(draws)
-                for name in names
-            ],
-            axis=1,
-        )
-        shared = {
-            g: labelled_rng(seed, "calibration", "group", g).standard_normal(draws)
-            for g in set(labels)
-        }
-        misfit = self.spread[:, None] * noise
-        misfit += self.group_spread[:, None] * np.stack([shared[g] for g in labels], axis=1)
+        rngs = [labelled_rng(seed, "calibration", "cell", name) for name in names]
+        noise = np.stack([rng.standard_normal(draws) for rng in rngs], axis=1)
         if place is not None and self.places is not None and self.shown is not None:
             misfit = self._kriged(self.places, self.shown, place, noise)
+        else:
+            misfit = self.spread[:, None] * noise + self._of_groups(group, cells, seed)
         return self.point(predicted, floor) * np.exp(misfit)
+
+    def _of_groups(self, group: Sequence[str] | None, cells: int, seed: int) -> np.ndarray:
+        """Misfit that the cells of a group share, drawn anew, dims (draw, obs) [1]."""
+        labels = ["all"] * cells if group is None else [str(g) for g in group]
+        shared = {
+            g: labelled_rng(seed, "calibration", "group", g).standard_normal(len(self.host))
+            for g in set(labels)
+        }
+        return self.group_spread[:, None] * np.stack([shared[g] for g in labels], axis=1)
 
     def _kriged(
         self, places: np.ndarray, shown: np.ndarray, place: np.ndarray, normal: np.ndarray

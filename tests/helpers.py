@@ -8,6 +8,19 @@ import xarray as xr
 
 from m2bayes import cli
 
+# suites that read tables which users fetch
+OUTSIDE_SUITES = {
+    "fresh",
+    "light",
+    "served",
+    "distserve",
+    "calibrate",
+    "power",
+    "qlm",
+    "vidur-home",
+    "vidur-transfer",
+}
+
 
 @functools.cache
 def run(*argv):

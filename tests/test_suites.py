@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from helpers import OUTSIDE_SUITES
 from threadpoolctl import threadpool_limits
 
 from m2bayes import suites
@@ -64,24 +65,12 @@ def figures(node):
 # --- end to end ------------------------------------------------------------------------------
 
 
-# read tables that users fetch
-OUTSIDE = {
-    "fresh",
-    "light",
-    "served",
-    "distserve",
-    "calibrate",
-    "power",
-    "qlm",
-    "vidur-home",
-    "vidur-transfer",
-}
 # of posteriors that the small database lacks
 ELSEWHERE = {"attention", "attention-transfer", "gemm-fp8", "served-e2e"}
 ELSEWHERE |= {"sbc", "sensitivity", "prior", "loo", "knee", "refit"}  # and tests of their own
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in OUTSIDE | ELSEWHERE])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OUTSIDE_SUITES | ELSEWHERE])
 def test_every_suite_runs_and_says_what_it_judged(name, setting, small_database):
     found = run(name, setting)
     assert set(found) == {"suite", "command", "inputs", "seed", "versions", "results"}

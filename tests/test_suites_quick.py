@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers import refusal, run
+from helpers import OUTSIDE_SUITES, refusal, run
 from threadpoolctl import threadpool_limits
 
 from m2bayes import suites
@@ -17,18 +17,7 @@ from m2bayes.suites._quick import DRAWS, Few
 pytestmark = pytest.mark.slow
 GEMM, PREFILL = "gemm_bf16-hier_gemm", "attention_prefill_bf16-hier_attention_prefill"
 LONGEST = 180.0  # [s] of one core
-OUTSIDE = {
-    "fresh",
-    "light",
-    "served",
-    "distserve",
-    "calibrate",
-    "power",
-    "qlm",
-    "vidur-home",
-    "vidur-transfer",
-}
-OUTSIDE |= {"served-e2e"}  # another package's
+OUTSIDE = OUTSIDE_SUITES | {"served-e2e"}  # another package's
 
 
 @pytest.fixture(scope="module")

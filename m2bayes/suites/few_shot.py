@@ -14,6 +14,8 @@ from m2bayes.updating.conditioned import unsampled
 from m2bayes.updating.design import design, places_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from m2bayes.suites import Setting
 
 DATA = ("gemm_bf16", "gemm_bf16_test")
@@ -49,12 +51,10 @@ def run(setting: Setting) -> dict[str, Any]:
     for sku in skus:
         own, sheet = of_sku(test, sku), inputs.datasheets.sel(sku=[sku])
         draws = left.fit([sku])
-        out["full"][sku] = _scored(whole, own, sheet, setting.seed)
-        out["factors"][sku] = _scored(_own_shapes_unknown(whole, sku), own, sheet, setting.seed)
+        out["full"][sku] = on_unseen(whole, own, sheet, setting.seed)
+        out["factors"][sku] = on_unseen(_own_shapes_unknown(whole, sku), own, sheet, setting.seed)
         rows = inputs.times[inputs.times["sku"] == sku]
-        cells = rows[["M", "N", "K"]].drop_duplicates().reset_index(drop=True)
-        sizes = {v: ("cell", cells[v].to_numpy(dtype=float)) for v in cells}
-        places = places_of(draws, xr.Dataset(sizes), sheet)
+        cells, places = candidates(rows, draws, sheet)
         for n in counts:
             setting.tell(f"{n} cells of {sku}")
             found = []
@@ -66,7 +66,7 @@ def run(setting: Setting) -> dict[str, Any]:
                     done = unsampled(draws, table, sheet, seed=setting.seed + i, least=LEAST)
                     paths[str(n)][done.path] += 1
                     changed = done.draws
-                found.append(_scored(changed, own, sheet, setting.seed))
+                found.append(on_unseen(changed, own, sheet, setting.seed))
             out["cells"][str(n)][sku] = _mean(found, out["full"][sku]["mape"])
     for held in (out["full"], out["factors"], *out["cells"].values()):
         held["mean"] = averaged(held)
@@ -74,10 +74,19 @@ def run(setting: Setting) -> dict[str, Any]:
     return out
 
 
-def _scored(
+def candidates(
+    rows: pd.DataFrame, draws: xr.Dataset, sheet: xr.Dataset
+) -> tuple[pd.DataFrame, np.ndarray]:
+    """Cells of one SKU's rows that a design may choose, and where they lie, dims (cell, …) [1]."""
+    cells = rows[["M", "N", "K"]].drop_duplicates().reset_index(drop=True)
+    sizes = {v: ("cell", cells[v].to_numpy(dtype=float)) for v in cells}
+    return cells, places_of(draws, xr.Dataset(sizes), sheet)
+
+
+def on_unseen(
     posterior: xr.Dataset, own: xr.Dataset, sheet: xr.Dataset, seed: int
 ) -> dict[str, float]:
-    """Scores on the test cells of one SKU [1]."""
+    """Scores on the test cells of one SKU, dims (cell,) [1]; few draws of each."""
     step = max(1, posterior.sizes["chain"] * posterior.sizes["draw"] // DRAWS)
     some = posterior.isel(draw=slice(None, None, step)).assign_attrs(posterior.attrs)
     drawn = cell_times(some, own, sheet, seed=seed).drop_vars("sku", errors="ignore")

@@ -13,9 +13,9 @@ from m2bayes.evaluate import of_sku
 from m2bayes.factors import with_skus
 from m2bayes.measurements import checked, runs_by_cell
 from m2bayes.suites import _grid
-from m2bayes.suites.few_shot import LEAST, _scored
+from m2bayes.suites.few_shot import LEAST, candidates, on_unseen
 from m2bayes.updating.conditioned import unsampled
-from m2bayes.updating.design import design, places_of
+from m2bayes.updating.design import design
 
 if TYPE_CHECKING:
     from m2bayes.suites import Setting
@@ -53,9 +53,7 @@ def run(setting: Setting) -> dict[str, Any]:
     for sku in setting.few(SKUS):
         draws, sheet = left.fit([sku]), left.inputs.datasheets.sel(sku=[sku])
         rows = left.inputs.times[left.inputs.times["sku"] == sku]
-        cells = rows[["M", "N", "K"]].drop_duplicates().reset_index(drop=True)
-        sizes = {v: ("cell", cells[v].to_numpy(dtype=float)) for v in cells}
-        places = places_of(draws, xr.Dataset(sizes), sheet)
+        cells, places = candidates(rows, draws, sheet)
         out[sku], tables = {}, {}
         for n in setting.few([str(n) for n in CELLS]):
             chosen = cells.iloc[design(places, int(n), seed=setting.seed)]
@@ -71,7 +69,7 @@ def run(setting: Setting) -> dict[str, Any]:
             found |= {k: done.figures[k] for k in ("pareto_k", "ess") if k in done.figures}
             found |= _compared(setting, left.inputs.datasheets, done, whole, times)
             for name, held in {"update": done.draws, "refit": whole}.items():
-                found[f"mape_{name}"] = _scored(held, of_sku(test, sku), sheet, setting.seed)[
+                found[f"mape_{name}"] = on_unseen(held, of_sku(test, sku), sheet, setting.seed)[
                     "mape"
                 ]
             out[sku][n] = found

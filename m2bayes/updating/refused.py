@@ -15,13 +15,13 @@ from m2bayes.measurements import checked
 from m2bayes.mechanism.laws import LAWS, Law
 from m2bayes.predictive import law_of
 from m2bayes.records import Posterior
+from m2bayes.timings import BEYOND
 from m2bayes.updating.condition import filled, unit
 from m2bayes.updating.coordinates import coordinates
 from m2bayes.updating.enlarge import with_builds
 
 TIMES = ("times", "shapes")  # roles of kernel times that a posterior was fitted to
 PHASES = ("prefill", "decode")
-BEYOND = 30.0  # times the expected that the middle row takes only in another unit
 
 
 def sheets_of_rows(
