@@ -11,6 +11,8 @@ from m2bayes._math import smooth_maximum
 from m2bayes.errors import UnknownNameError
 from m2bayes.mechanism.light import (
     PASSES,
+    empty_lanes,
+    empty_slots,
     light_body,
     light_floor,
     light_terms,
@@ -22,8 +24,11 @@ EXACT = {"rtol": 1e-12, "atol": 0}
 quick = settings(deadline=None, max_examples=40)
 FACTORS = {
     "floor": 2e-6,
-    "floor_width": 1e-6,
     "issue_cost": 0.17,
+    "cold_wait": 0.2,
+    "slot_odds": 1.5,
+    "lane_odds": 1.0,
+    "eta_memory": 0.9,
     "floor_knee": 1.0,
     "roof_knee": 0.5,
 }
@@ -83,20 +88,57 @@ def test_terms_by_hand(sheets):
     sheet = sheets.sel(sku=["A100-80GB-SXM"])
     terms = light_terms(cells("norm", 1024, 4096), sheet, regime="served")
     traffic = 2 * 2 * 1024 * 4096
-    share = 1 / (1 + (16 / 40) ** 3)
+    share = 1 / (1 + (16 / 32) ** 3)
     np.testing.assert_allclose(terms["warm_traffic"].item(), share * traffic, **EXACT)
     np.testing.assert_allclose(terms["issue_rate"].item(), 108 * 1.41e9, **EXACT)
     np.testing.assert_allclose(terms["cache_port"].item(), 64 * 108 * 1.41e9, **EXACT)
-    assert terms["relative_width"].item() == 1
     assert terms["clock_cost"].item() == 1
+    assert terms["empty_lanes"].item() == 0
+    waves = np.ceil(1024 / 216)  # two blocks of 1024 threads on each of 108 SMs
+    by_hand = (waves * 216 / 1024 - 1) / np.sqrt(waves)
+    np.testing.assert_allclose(terms["empty_slots"].item(), by_hand, **EXACT)
 
 
-def test_recent_share_falls_and_is_half_at_the_capacity():
+def test_recent_share_falls_and_is_half_at_four_fifths_of_the_capacity():
     share = recent_share(np.geomspace(1e3, 1e12, 50), 50e6)
     assert (np.diff(share) < 0).all()
     assert share[0] > 1 - 1e-9
     assert share[-1] < 1e-9
-    assert recent_share(50e6, 50e6) == 0.5
+    assert recent_share(40e6, 50e6) == 0.5
+
+
+def test_a_block_more_than_a_wave_holds_takes_another_wave():
+    """On an A100 216 norms at a time; on an A40, whose SMs have room for 1536 threads, 84."""
+    full, more = (empty_slots(n, 1024, 108, 2048) for n in (216.0, 217.0))
+    assert full == 0
+    np.testing.assert_allclose(more, (432 / 217 - 1) / np.sqrt(2), **EXACT)
+    full, more = (empty_slots(n, 1024, 84, 1536) for n in (84.0, 85.0))
+    assert full == 1  # every other slot of a roomy SM
+    np.testing.assert_allclose(more, (336 / 85 - 1) / np.sqrt(2), **EXACT)
+
+
+@given(st.integers(1, 32768), st.sampled_from([512, 1024]), st.sampled_from([1536, 2048]))
+@quick
+def test_more_blocks_never_fill_fewer_slots(tokens, threads, room):
+    """Nor does the load, the tokens and a part of the empty slots, fall with them."""
+    load = [n * (1 + 0.99 * empty_slots(n, threads, 108, room)) for n in (tokens, tokens + 1)]
+    assert 0 < load[0] < load[1]
+
+
+def test_only_kernels_with_a_block_for_each_token_have_empty_slots_and_lanes(sheets):
+    names = sorted(PASSES)
+    terms = arrays(cells(names, 100, 1500), sheets)
+    blocks = np.isin(names, ["norm", "rope", "activation", "kv_write"])
+    for part in ("empty_slots", "empty_lanes"):
+        assert ((terms[part] > 0).any(axis=-1) == blocks).all(), part
+
+
+def test_the_last_stride_of_a_token_leaves_lanes_empty():
+    kernel = xr.DataArray(["activation"] * 4 + ["rope"], dims="shape")
+    width = xr.DataArray([1024.0, 1025.0, 2048.0, 640.0, 640.0], dims="shape")
+    np.testing.assert_allclose(
+        empty_lanes(kernel, width), [0, 1023 / 1025, 0, 0, 384 / 640], **EXACT
+    )
 
 
 def test_both_regimes_are_the_same_and_the_backend_is_without_effect(sheets):
@@ -137,36 +179,42 @@ def test_light_time_by_hand():
     """Memory 5 s and issue 12 s meet with p = 2 to 13; with a floor of 84 s and q = 2 to 85."""
     terms = {
         "cold_traffic": 27.0,
-        "warm_traffic": 26.64,
-        "relative_width": 2.0,
+        "warm_traffic": 25.2,
+        "empty_slots": 2.0,
+        "empty_lanes": 0.5,
         "clock_cost": 1.5,
         "peak_bandwidth": 10.0,
         "cache_port": 20.0,
         "issue_rate": 10.0,
     }
-    memory = 27 / 9 + 26.64 / (9 + 3.6)
-    issue = 0.5 * 53.64 / 10
-    factors = {"floor": 6.0, "floor_width": 25.0, "issue_cost": 0.5} | {
+    odds = {"slot_odds": 3.0, "lane_odds": 1.0}  # an empty place costs 3/4 and 1/2 of a busy one
+    idle = (1 + 0.75 * 2) * (1 + 0.5 * 0.5)
+    factors = odds | {
+        "floor": 56.0,
+        "issue_cost": 12 * 10 / ((25.2 + 1.5 * 27) * idle),
+        "cold_wait": 0.5,
+        "eta_memory": 0.9,  # 27 / 9 + 25.2 / (9 + 3.6)
         "floor_knee": 1.0,
         "roof_knee": 1.0,
     }
-    body = np.hypot(memory, issue)
-    floor = (6 + 2 * 25) * 1.5
+    body, by_hand = 13, 85
     np.testing.assert_allclose(light_body(terms, factors), body, **EXACT)
     np.testing.assert_allclose(light_floor(terms, factors), 84.0, **EXACT)
-    by_hand = np.hypot(floor, body)
     np.testing.assert_allclose(light_time(terms, factors), by_hand, **EXACT)
     # mistakes that this value finds out: a floor added, a knee used as p itself, no clock
-    assert abs(floor + body - by_hand) > 1
-    assert abs(smooth_maximum(floor, body, 1.0) - by_hand) > 1
+    assert abs(84 + body - by_hand) > 1
+    assert abs(smooth_maximum(84.0, body, 1.0) - by_hand) > 1
     assert abs(np.hypot(56, body) - by_hand) > 1
 
 
 @given(st.sampled_from(sorted(PASSES)), st.integers(128, 2048))
 @quick
 def test_one_token_takes_the_floor(sheets, kernel, width):
+    """And, where it has a block of its own, what its SM needs to issue it alone."""
     terms = arrays(cells(kernel, 1, width), sheets)
-    np.testing.assert_allclose(light_time(terms, FACTORS), light_floor(terms, FACTORS), rtol=1e-3)
+    time, floor, body = (law(terms, FACTORS) for law in (light_time, light_floor, light_body))
+    alone = terms["empty_slots"] > 0
+    np.testing.assert_allclose(time, np.where(alone, np.hypot(floor, body), floor), rtol=1e-3)
 
 
 @given(st.sampled_from(sorted(PASSES)), st.integers(1024, 28672))
@@ -211,7 +259,7 @@ def test_time_is_at_least_each_part_and_at_most_their_sum(sheets, shape):
     assert (time <= (floor + body) * (1 + 1e-12)).all()
 
 
-@pytest.mark.parametrize("name", ["floor", "floor_width", "issue_cost"])
+@pytest.mark.parametrize("name", ["floor", "issue_cost"])
 def test_time_grows_with_each_cost(sheets, name):
     terms = arrays(cells(sorted(PASSES), 256, 4096), sheets)
     larger = light_time(terms, FACTORS | {name: 1.2 * FACTORS[name]})
