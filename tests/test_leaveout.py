@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -215,6 +216,36 @@ def test_a_worker_with_other_data_is_refused(left, spread_here, tmp_path):
     with pytest.raises(DataError, match="a worker has another database"):
         other.ahead([[H100]])
     assert list(other.cache.iterdir()) == []
+
+
+@pytest.mark.parametrize(("rhat", "runs"), [([1.0], 1), ([2.0, 1.0], 2), ([2.0, 2.0], 2)])
+def test_a_fit_that_has_not_converged_runs_longer_once(tmp_path, monkeypatch, rhat, runs):
+    """And keeps as many draws; one that has not then is refused."""
+    import nutpie
+
+    from m2bayes.database import Database
+
+    asked, left = [], list(rhat)
+
+    def sample(compiled, *, draws, tune, chains, **settings):
+        asked.append((draws, tune))
+        held = {"mu": (("chain", "draw"), np.arange(chains * draws, dtype=float).reshape(4, -1))}
+        coords = {"chain": range(chains), "draw": range(draws)}
+        return xr.DataTree.from_dict({"posterior": xr.Dataset(held, coords)})
+
+    monkeypatch.setattr(nutpie, "sample", sample)
+    checked = {"divergences": 0}
+    monkeypatch.setattr(leaveout, "diagnostics", lambda tree: checked | {"rhat_max": left.pop(0)})
+    out = LeftOut(Database(), "gemm_bf16-const_ceiling", cache=tmp_path)
+    out.length = (5, 7)
+    out.compiled = SimpleNamespace(shared_var_keys=[], with_data=lambda **data: None)
+    inputs = out._inputs([H100], False, None)
+    if rhat[-1] > 1.5:
+        with pytest.raises(RecordError, match="did not converge"):
+            out._sample(inputs)
+    else:
+        assert out._sample(inputs).sizes == {"chain": 4, "draw": 5}
+    assert asked == [(5, 7), (20, 28)][:runs]
 
 
 @pytest.mark.slow
