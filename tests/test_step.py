@@ -49,8 +49,8 @@ MADE_UP = {
         "hier_light",
         ["activation", "embedding", "kv_write", "norm", "rope"],
         {
-            "floor": 2e-6, "floor_width": 1e-6, "issue_cost": 0.17, "floor_knee": 1.0,
-            "roof_knee": 0.5,
+            "floor": 2e-6, "issue_cost": 0.17, "cold_wait": 0.2, "slot_odds": 1.5,
+            "lane_odds": 1.0, "eta_memory": 0.87, "floor_knee": 1.0, "roof_knee": 1.0,
         },
     ),
     "allreduce": (
