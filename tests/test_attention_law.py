@@ -227,7 +227,8 @@ def rate_limit(sheets, batch, length, heads):
     """Causal products at the tensor rate they reach, and the exponentials that they do not hide."""
     scores = batch * heads * length**2 / 2
     flops = 4 * scores * 128
-    tensor = flops / (PREFILL["eta_tensor"] * sheets["peak_flop_rate"])
+    power = (sheets["power_limit"] / sheets["peak_flop_rate"] / 0.7e-12) ** (1 / 3)
+    tensor = flops / (PREFILL["eta_tensor"] * power * sheets["peak_flop_rate"])
     rate = sheets["sm_count"] * sheets["exp_per_clock"] * sheets["boost_clock"]
     return (tensor + EXPONENTIALS * scores / rate).values
 
@@ -242,7 +243,7 @@ def test_long_prefill_runs_at_the_rate_of_the_tensor_cores(sheets):
         np.testing.assert_allclose(time, ideal, rtol=near)
     # mistakes that this value finds out: work without the causal half, no exponentials
     full = 2 * ideal
-    bare = 4 * 8 * 32 * length**2 / 2 * 128 / (0.8 * sheets["peak_flop_rate"].values)
+    bare = rate_limit(sheets.assign(exp_per_clock=np.inf), 8, length, 32)
     assert (np.abs(time / full - 1) > 0.4).all()
     assert (np.abs(time / bare - 1) > 0.05).all()
 
@@ -279,7 +280,7 @@ def test_settling_by_hand():
 
 def test_half_the_heads_are_half_the_work(sheets):
     """At large S, where launch and tails are nothing."""
-    sizes = {"batch": 8, "length": 2**15}
+    sizes = {"batch": 16, "length": 2**15}
     whole, half = (time_of("prefill", sheets, heads=h, kv_heads=h // 4, **sizes) for h in (32, 16))
     np.testing.assert_allclose(half / whole, 0.5, rtol=5e-3)
     short = {"batch": 1, "length": 64}
@@ -318,6 +319,41 @@ def test_terms_of_prefill_by_hand(sheet):
         one["block_compute"], 4 * blocks * 128 * sms / sheet["peak_flop_rate"].item(), **EXACT
     )
     np.testing.assert_allclose(one["block_exponential"], 0.5 * blocks / (16 * boost), **EXACT)
+    per_rate = sheet["power_limit"].item() / sheet["peak_flop_rate"].item()
+    np.testing.assert_allclose(one["power"], (per_rate / 0.7e-12) ** (1 / 3), **EXACT)
+    assert one["lone_share"] == 1.0  # Hopper's 4096 FLOP/clock are the reference
+
+
+def test_activations_and_the_copy_in_the_cache_have_to_fit_into_l2(sheet):
+    """Half of the edge's weight where queries, outputs, keys, values and their copy fill L2."""
+    l2 = sheet["l2"].item()
+    tokens = l2 / (ELEMENT * 128 * (2 * 32 + 4 * 8))
+    cold = [
+        arrays("prefill", cells(batch=tokens / 512 * part, length=512), sheet, "served")["cold"]
+        for part in (0.5, 1.0, 2.0)
+    ]
+    np.testing.assert_allclose(np.ravel(cold), [1 / 257, 0.5, 256 / 257], rtol=1e-9)
+
+
+def test_power_slows_busy_sms_and_not_a_lone_tile(sheet):
+    """Of a card of half the power the busy clock is the cube root of that, one tile's the same."""
+    nothing = ("droop", "kernel_latency", "port_cost", "key_cost", "memory_cost", "tail")
+    factors = PREFILL | dict.fromkeys(nothing, 0.0)
+    half = sheet.assign(power_limit=sheet["power_limit"] / 2)
+    one, many = ({"heads": 1, "kv_heads": 1, "length": 128}, {"batch": 256, "length": 8192})
+    for sizes, slower in ((one, 1.0), (many, 2 ** (1 / 3))):
+        both = [arrays("prefill", cells(**sizes), s, "served") for s in (sheet, half)]
+        full, slow = (
+            prefill_time(terms | {"block_exponential": 0.0}, factors).item() for terms in both
+        )
+        np.testing.assert_allclose(slow / full, slower, rtol=1e-6)
+
+
+def test_more_power_than_any_measured_card_has_buys_no_clock(sheets):
+    more = sheets.assign(power_limit=1e6)
+    own, most = (arrays("prefill", cells(), s, "served")["power"] for s in (sheets, more))
+    np.testing.assert_allclose(most, (1.3 / 0.7) ** (1 / 3), **EXACT)
+    assert (own < most).all()
 
 
 def test_wide_tensor_cores_take_two_tiles_at_once(sheets):
@@ -328,7 +364,7 @@ def test_wide_tensor_cores_take_two_tiles_at_once(sheets):
 
 
 def test_prefill_time_by_hand():
-    """Numbers that one can follow: work 10 and tile 6 blocks of 2 s, sharpness 6."""
+    """Work of 11 blocks of 3.5 s with all SMs busy, a tile of 12 of 2 s alone, sharpness 6."""
     terms = {
         "block_compute": 1.5,
         "block_exponential": 0.5,
@@ -339,6 +375,8 @@ def test_prefill_time_by_hand():
         "tile_keys": 4.0,
         "padding_tile": 1.0,
         "tile_queries": 1.0,
+        "power": 0.5,
+        "lone_share": 2.0,
         "query_bytes": 30.0,
         "key_bytes": 10.0,
         "cold": 0.5,
@@ -361,13 +399,13 @@ def test_prefill_time_by_hand():
         "memory_cost": 0.25,
         "droop": np.log(1.5),
     }
-    work, tile = (3 + 0.5 + 2) * 2, 4 + 1 + 1
+    work, tile = 3.5 * (3 + 0.5 + 2) * 2, 2 * 2 * (4 + 1 + 1)
     blocks = (tile**6 + (work + 0.5 * tile) ** 6) ** (1 / 6)
-    by_hand = 7 + 2 * 1.5 * blocks + (2 * 30 + 3 * 10) / 10 + 0.25 * 0.5 * 40 / 5
+    by_hand = 7 + 1.5 * blocks + (2 * 30 + 3 * 10) / 10 + 0.25 * 0.5 * 40 / 5
     np.testing.assert_allclose(prefill_time(terms, factors), by_hand, **EXACT)
     # mistakes that this value finds out: a sum in place of the knee, a tile that waits for nobody
-    assert abs(7 + 3 * (work + 1.5 * tile) + 9 + 1 - by_hand) > 1
-    assert abs(7 + 3 * (tile**6 + work**6) ** (1 / 6) + 9 + 1 - by_hand) > 1
+    assert abs(7 + 1.5 * (work + 1.5 * tile) + 9 + 1 - by_hand) > 1
+    assert abs(7 + 1.5 * (tile**6 + work**6) ** (1 / 6) + 9 + 1 - by_hand) > 1
 
 
 # --- decode ----------------------------------------------------------------------------------

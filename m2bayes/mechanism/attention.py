@@ -14,12 +14,16 @@ import numpy as np
 import xarray as xr
 
 from m2bayes._math import exp, log, maximum, sigmoid, smooth_maximum
+from m2bayes.mechanism.clock import REFERENCE_POWER, REFERENCE_WIDTH
 
 TILE = 128  # [token] side of a block of queries by keys, and of a step along the context
 WIDE_TILE = 256  # [token] of queries where the tensor core takes two tiles at once
 WIDE_TENSOR = 8192.0  # [FLOP/clock/SM] from which it does
 EXPONENTIALS = 0.5  # share of the exponentials' time that the matrix products do not hide
 PORT = 64.0  # [byte/clock/SM] an SM moves to and from L2
+POWER_EXPONENT = 1 / 3  # of power per rate in the clock of busy SMs, see `clock.sustained_clock`
+MOST_POWER = 1.3e-12  # [J/FLOP] more buys no clock: no measured card has more
+LONE_EXPONENT = 0.5  # of tensor width in a lone tile, which also waits for latencies
 LIST_SHARPNESS = 6.0  # of the longest tile against the work of all
 SPLIT_SHARPNESS = 3.0  # with which a context runs out of SMs to be split over
 HALVED_L2 = 3e4  # [1/s] bandwidth over L2 size of cards with HBM, whose L2 has two partitions
@@ -59,9 +63,9 @@ def prefill_terms(
     Dataset, dims broadcast from `cells` and `sheets`
         ``block_compute``, ``block_exponential`` [s] of one 128 × 128 block on one SM, ``pairs``
         and ``tiles`` [block/SM] of work, ``wave``, ``tile_keys``, ``tile_queries`` [block] of the
-        longest tile, ``padding_work``, ``padding_tile`` [block/token], ``query_bytes``,
-        ``key_bytes`` [byte], ``cold`` share [1], ``sm_rate``, ``peak_bandwidth`` [byte/s],
-        ``launches`` [1], ``settled`` [s].
+        longest tile, ``padding_work``, ``padding_tile`` [block/token], ``power``,
+        ``lone_share``, ``cold``, ``launches`` [1], ``query_bytes``, ``key_bytes`` [byte],
+        ``sm_rate``, ``peak_bandwidth`` [byte/s], ``settled`` [s].
     """
     batch, length, context = _sizes(cells, "batch", "length", "context")
     heads, kv_heads, width = _sizes(cells, "heads", "kv_heads", "head_dim")
@@ -70,11 +74,12 @@ def prefill_terms(
     tiles = np.ceil(length / queries)
     block = TILE * TILE
     size = ELEMENT * width * batch
-    footprint = 2 * size * (length * heads + (length + context) * 2 * kv_heads) / ELEMENT
+    footprint = 2 * size * (length * heads + (2 * length + context) * kv_heads)  # KV and its copy
     parallel = batch * heads / sms
     full = np.maximum(parallel * tiles, 1.0)
     served = regime == "served"
     cold = 1 - sigmoid(WARM_SHARPNESS * np.log(sheets["l2"] / footprint))
+    power = np.minimum(sheets["power_limit"] / sheets["peak_flop_rate"], MOST_POWER)
     return xr.Dataset(
         {
             "block_compute": 4 * block * width / (sheets["peak_flop_rate"] / sms),
@@ -86,6 +91,8 @@ def prefill_terms(
             "tile_keys": np.minimum(length, queries) * (length + context) / block,
             "padding_tile": np.minimum(length, queries) / 2 / block,
             "tile_queries": queries / TILE + xr.zeros_like(length),
+            "power": (power / REFERENCE_POWER) ** POWER_EXPONENT,
+            "lone_share": (sheets["tensor_flop_per_clock"] / REFERENCE_WIDTH) ** LONE_EXPONENT,
             "query_bytes": 2 * size * length * heads,
             "key_bytes": 2 * size * (length + context) * kv_heads,
             "cold": cold,
@@ -101,16 +108,18 @@ def prefill_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     r"""Time [s] of one causal prefill attention kernel, dims broadcast.
 
     .. math::
-        t &= t_0 + u\,e^{d\,\sigma}\,[L^6 + (W + \tau L)^6]^{1/6} + t_{lin} \\
-        u &= u_{mma}/e + u_{exp} \\
+        t &= t_0 + e^{d\,\sigma}\,[(u_1 L)^6 + (u W + \tau u_1 L)^6]^{1/6} + t_{lin} \\
+        u &= u_{mma}/(e\,c) + u_{exp}, \quad u_1 = u_{mma}/e + u_{exp} \\
         W &= \frac{BH}{SM}\left[\frac{S(S + s_1)/2}{128^2} + o\,n_t\right], \quad
-        L = \lambda\left[\frac{q(S + s_1/2)}{128^2} + o\right] \\
+        L = \lambda\sqrt{w}\left[\frac{q(S + s_1/2)}{128^2} + o\right] \\
         t_{lin} &= \frac{m_q B_q + m_k B_k}{64\,SM f} + m_b (1 - h)\,\frac{B_q + B_k}{BW}
 
     ``W`` is the work per SM in blocks of 128 × 128 (query, key) pairs, ``L`` the longest tile:
-    the larger of the two and their sum's share :math:`\tau` end the kernel. The source's constant
-    :math:`c_{attn}` saturates the efficiency at small S; here the padding :math:`s_1` and the
-    overhead :math:`o` of a tile do it, which also hold for other batches and heads.
+    the larger of the two and their sum's share :math:`\tau` end the kernel. ``c`` is the clock of
+    busy SMs under the power limit, the cube root of power per rate over 0.7 pJ/FLOP; a lone tile is
+    spared, and waits for latencies as much as for the tensor cores, of width ``w`` over 4096. The
+    source's :math:`c_{attn}` saturates the efficiency at small S; here the padding :math:`s_1` and
+    the overhead :math:`o` of a tile do it, which also hold for other batches and heads.
 
     Parameters
     ----------
@@ -119,34 +128,35 @@ def prefill_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     factors : mapping
         ``launch_time`` of a lone kernel in a graph and ``kernel_latency`` inside a step [s],
         ``eta_tensor`` [1], ``tile_overhead`` [block], ``padding`` [token], ``tail``,
-        ``lone_tile``, ``wave_share``, ``port_cost``, ``key_cost``, ``memory_cost``, ``droop`` [1].
+        ``lone_tile``, ``wave_share``, ``port_cost``, ``key_cost``, ``droop`` [1], ``memory_cost``
+        [pass].
 
     Notes
     -----
-    Fitted for head_dim 128, lengths 16 to 16384, no cached context. ``memory_cost`` is the
-    traffic in units of one pass.
+    Fitted for head_dim 128, lengths 16 to 16384, no cached context.
     """
     return floor_time(terms, factors) + sum(prefill_parts(terms, factors))
 
 
 def prefill_parts(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> tuple[Any, Any]:
     """Time [s] of the tiles, and of moving activations, dims broadcast; see `prefill_time`."""
-    unit = terms["block_compute"] / factors["eta_tensor"] + terms["block_exponential"]
+    products = terms["block_compute"] / factors["eta_tensor"]
+    alone, busy = (products / clock + terms["block_exponential"] for clock in (1, terms["power"]))
     overhead = factors["tile_overhead"]
     work = (
         terms["pairs"] + factors["padding"] * terms["padding_work"] + overhead * terms["tiles"]
     ) * exp(factors["wave_share"] * terms["wave"])
-    tile = factors["lone_tile"] * (
+    lone = alone * factors["lone_tile"] * terms["lone_share"]
+    last = lone * (
         terms["tile_keys"]
         + factors["padding"] * terms["padding_tile"]
         + overhead * terms["tile_queries"]
     )
-    blocks = smooth_maximum(tile, work + factors["tail"] * tile, LIST_SHARPNESS)
-    settled = exp(factors["droop"] * settling(terms["settled"] * REPLAYS * unit * work))
+    tiles = smooth_maximum(last, busy * work + factors["tail"] * last, LIST_SHARPNESS)
+    settled = exp(factors["droop"] * settling(terms["settled"] * REPLAYS * busy * work))
     port = factors["port_cost"] * terms["query_bytes"] + factors["key_cost"] * terms["key_bytes"]
     memory = terms["cold"] * (terms["query_bytes"] + terms["key_bytes"]) / terms["peak_bandwidth"]
-    moved = port / terms["sm_rate"] + factors["memory_cost"] * memory
-    return unit * settled * blocks, moved
+    return settled * tiles, port / terms["sm_rate"] + factors["memory_cost"] * memory
 
 
 def prefill_bounds(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> dict[str, Any]:
