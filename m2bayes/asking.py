@@ -36,8 +36,7 @@ def ask(args: argparse.Namespace) -> Question:
     if metric not in METRICS:  # before any file of draws is opened
         raise UnknownNameError("metric", metric, METRICS)
     parts = _parts(database, args.posterior, whole=metric != "gemm_time")
-    for name in parts.values():
-        _same_datasheets(database, args.sku, name)
+    _same_datasheets(database, args.sku, [*parts.values()])
     draws = aligned({part: database.draws(name) for part, name in parts.items()})
     if args.draws is not None:
         draws = {part: thinned(posterior, args.draws) for part, posterior in draws.items()}
@@ -111,16 +110,18 @@ def _parts(database: Database, name: str, *, whole: bool) -> dict[str, str]:
     return parts if whole else {"gemm": parts["gemm"]}
 
 
-def _same_datasheets(database: Database, skus: Sequence[str], posterior: str) -> None:
+def _same_datasheets(database: Database, skus: Sequence[str], posteriors: Sequence[str]) -> None:
     """Refuse a card that bears a measured card's name and has other numbers."""
-    fitted = database.posterior(posterior).datasheets
-    for name in skus:
-        card, origin = database.sku_card(name)
-        if card["name"] in fitted and digest(card) != fitted[card["name"]]:
-            raise DatasheetError(
-                f"{origin}: {card['name']} has other numbers than the datasheet that the posterior "
-                "was fitted with; give it another name to have it predicted as a new card"
-            )
+    cards = [database.sku_card(name) for name in skus]
+    numbers = [digest(card) for card, _ in cards]
+    for fitted in (database.posterior(name).datasheets for name in posteriors):
+        for (card, origin), own in zip(cards, numbers, strict=True):
+            if fitted.get(card["name"], own) != own:
+                raise DatasheetError(
+                    f"{origin}: {card['name']} has other numbers than the datasheet that the "
+                    "posterior was fitted with; give it another name to have it predicted as a "
+                    "new card"
+                )
 
 
 def _capped(datasheets: Any, database: Database, limits: Sequence[str]) -> Any:

@@ -14,6 +14,8 @@ from m2bayes.options import one_line, parser
 
 __all__ = ["main", "parser"]
 
+SPARED = ("dask", "pyarrow")  # xarray and pandas import them where they are, each for tenths of a
+QUESTIONS = ("rank", "predict")  # second, and a question has no use for them
 PLAIN = {"±": "+-", "µ": "u", "×": "x", "…": "...", "≤": "<=", "≥": ">=", "·": "-", "η": "eta"}
 
 
@@ -21,6 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command: exit code 0 done, 2 bad input, 3 nothing fits, 1 a fault of ours."""
     # products of small matrices: more threads only wait for each other
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if argv is None and sys.argv[1:2] and sys.argv[1] in QUESTIONS:  # a process for this alone
+        for name in SPARED:
+            sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # as if not installed
     _streams()
     try:
         return _run(argv)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from m2bayes._jobs import in_threads
 from m2bayes._random import labelled_rng
 from m2bayes.blocks import gathered, law_times, part_of, shapes_at_once, slices
 from m2bayes.discrepancy import cell_scale, run_noise, tapered, unit_fields
@@ -181,7 +182,8 @@ def predict_units(
     samples = posterior.sizes["chain"] * posterior.sizes["draw"]
     out = np.empty((datasheets.sizes["sku"], samples, where.size))
     distinct = flat.sizes["shape"]
-    for at in range(datasheets.sizes["sku"]):
+
+    def of_unit(at: int) -> None:
         sheet = datasheets.isel(sku=[at])
         rows = {k: np.atleast_2d(v) for k, v in of_sku(terms, at).items()}
         columns = {k: v.reshape(-1, 1) for k, v in of_sku(factors, at, *SAMPLE).items()}
@@ -196,6 +198,8 @@ def predict_units(
             error = error_of(shapes[part], time).astype(float)
             held[:, part] = time * np.exp(np.clip(error, -LARGEST, LARGEST))
         gathered(held, where, out[at])
+
+    in_threads(of_unit, datasheets.sizes["sku"])
     chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
     times = np.moveaxis(out.reshape(len(out), chains, draws, *first.shape), 0, 2)
     coords = {d: posterior[d] for d in ("chain", "draw")} | {

@@ -13,6 +13,7 @@ import xarray as xr
 
 import m2bayes
 from m2bayes import decision
+from m2bayes.cli import SPARED
 from m2bayes.factors import with_skus
 from m2bayes.llm import LLM
 from m2bayes.measurements import checked, runs_by_cell
@@ -412,6 +413,18 @@ def test_an_answer_from_a_stored_posterior_loads_no_probabilistic_programming(co
     assert "xarray" in found
     unasked = {"scipy"} if "dask" in found else set()  # xarray imports dask where it finds it
     assert not found & HEAVY - unasked
+
+
+ALONE = RUN.replace("main(sys.argv[1:])", "main()")  # as the script does, in a process of its own
+
+
+@pytest.mark.parametrize("command", ["rank", "predict"])
+def test_a_process_for_one_question_imports_nothing_that_is_there_by_chance(command):
+    question = ["--llm", "llama-3.1-8b", "--sku", "h100", "h200", "--draws", "40"]
+    spared = f"{ALONE}\nassert not any(sys.modules.pop(name) for name in {SPARED})"
+    found = loaded(spared, command, *question, "--workload", "decode:batch=64,context=2048")
+    assert "xarray" in found
+    assert not found & (HEAVY | {*SPARED, "scipy"})
 
 
 def test_the_library_loads_pymc_when_a_model_is_built():

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -47,6 +48,19 @@ def test_results_come_in_the_order_of_the_jobs(two, shared):
         found = list(each(slow_first, shared, JOBS))
     assert each is not in_turn
     np.testing.assert_array_equal(found, list(in_turn(slow_first, shared, JOBS)))
+
+
+def threads(shared, job):
+    from m2bayes import _jobs
+
+    at = []
+    _jobs.in_threads(lambda i: at.append(threading.get_ident()), 8)
+    return {*at} == {threading.get_ident()}
+
+
+def test_a_worker_leaves_the_other_cores_to_the_others(two, shared):
+    with cluster.spread(0, two.scheduler_address) as each:
+        assert list(each(threads, shared, [0, 1])) == [True, True]
 
 
 def test_without_workers_everything_is_done_here(shared):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from m2bayes import _jobs
 from m2bayes.errors import RecordError, UnknownNameError, WorkloadError
 from m2bayes.factors import basis, with_skus
 from m2bayes.gemm import gemm_cells
@@ -155,6 +156,26 @@ def test_the_same_seed_gives_the_same_bits_and_another_other_ones(
     first = predict(synthetic_posterior, cells, sheets, seed=3)
     xr.testing.assert_identical(first, predict(synthetic_posterior, cells, sheets, seed=3))
     assert not np.array_equal(first, predict(synthetic_posterior, cells, sheets, seed=4))
+
+
+@pytest.mark.parametrize("noise", [0, 3])
+def test_the_number_of_threads_changes_nothing(
+    synthetic_posterior, sheets, cells, monkeypatch, noise
+):
+    def times(cores):
+        monkeypatch.setattr(_jobs, "CORES", cores)
+        return predict(synthetic_posterior, cells, sheets, noise=noise, seed=1)
+
+    with _jobs.one_thread():
+        alone = times(8)
+    xr.testing.assert_identical(times(1), alone)
+    xr.testing.assert_identical(times(8), alone)
+
+
+def test_a_fault_in_a_thread_is_a_fault(monkeypatch):
+    monkeypatch.setattr(_jobs, "CORES", 4)
+    with pytest.raises(ZeroDivisionError):
+        _jobs.in_threads(lambda at: 1 / (at - 3), 8)
 
 
 @pytest.mark.parametrize("noise", [0, 3])

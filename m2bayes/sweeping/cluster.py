@@ -13,7 +13,7 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 from m2bayes._files import shown
-from m2bayes._jobs import Each, in_turn
+from m2bayes._jobs import Each, in_turn, one_thread
 from m2bayes.errors import DataError
 
 AHEAD = 2  # jobs that each thread of a cluster holds or waits for
@@ -181,4 +181,5 @@ def _called(function: Callable[..., Any], shared: Any, job: Any, asked: str) -> 
         raise DataError(
             f"a worker has m2bayes {version('m2bayes')}, not {asked}; install the same everywhere"
         )
-    return function(shared, job)
+    with one_thread():  # each core has a worker of its own
+        return function(shared, job)
