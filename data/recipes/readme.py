@@ -368,6 +368,20 @@ def light() -> str:
     return table(head, rows)
 
 
+def light_operators() -> str:
+    """Errors and coverage of each light operator by card."""
+    cards = {
+        card: held["operators"] for card, held in results("light").items() if "operators" in held
+    }
+    rows = [
+        [name, *(percent(own[name][k]) for own in cards.values() for k in ("mape", "coverage_90"))]
+        for name in next(iter(cards.values()))
+    ]
+    return table(
+        ["operator", *(f"{card}, {what}" for card in cards for what in ("MAPE", "in 90 %"))], rows
+    )
+
+
 def knee() -> str:
     """Smooth against hard knee on unseen cells."""
     rows = [
@@ -1028,6 +1042,7 @@ BLOCKS = {
         "attention": attention,
         "attention scores": attention_scores,
         "light": light,
+        "light operators": light_operators,
         "served": served,
         "served engines": served_engines,
         "served bias": served_bias,
