@@ -58,6 +58,16 @@ def test_the_table_says_what_was_asked_and_chosen():
     assert run(*argv, "--quiet") == (0, out, "")
 
 
+def test_a_wide_table_has_the_monte_carlo_error_of_each_probability(two, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    argv = (*PLAN, "--sku", "h100", "l40s", "--rate", "20", *CHAT)
+    code, out, _ = run(*argv, "--price", "h100=2.5", "l40s=1")
+    assert code == 0
+    for row in two["results"]:
+        text = f"{100 * row['p_slo']:.1f} ± {100 * row['p_slo_mcse']:.1f} %"
+        assert any(text in line for line in out.splitlines() if row["sku"] in line)
+
+
 def test_more_is_never_served_by_fewer(two):
     found = planned("--sku", "h100", "--rate", "60", *CHAT, "--confidence", "0.95")
     few = next(row for row in two["results"] if row["sku"] == found["choice"])

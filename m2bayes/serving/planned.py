@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from m2bayes.layout import GAP, columns, wrapped
-from m2bayes.tables import seconds, share
+from m2bayes.tables import error, seconds, share
 
 SHOWN = 0.05  # share of the variance from which a factor is named
 
@@ -98,7 +98,7 @@ def _row(row: Mapping[str, Any], level: str, priced: bool) -> dict[str, str]:
         "TP": str(row["tp"]),
         "GPUs": str(row["gpus"]),
         **cost,
-        "P(SLO)": share(row["p_slo"]),
+        "P(SLO)": error(share(row["p_slo"]), share(row["p_slo_mcse"])),
         "saturated": share(row["p_saturated"]),
         f"TTFT {level}": _median(row["ttft"].get(level)),
         f"TPOT {level}": _median(row["tpot"].get(level)),
