@@ -85,7 +85,7 @@ DESIGNS = {
         "log_tile_overhead_mean",
         tune=300,
         thin=16,
-        simulations=640,  # the first 320 alone are uneven: all count
+        simulations=640,  # of an earlier form of the law the first 320 alone were uneven
     ),
     "hier_attention_decode": Design(
         (AMPERE, HOPPER, SISTER),
