@@ -22,11 +22,17 @@ _FORMS: dict[str, tuple[str, dict[str, tuple[int, int]]]] = {
     "gemm": ("gemm:m=64,n=6144,k=4096", {"m": _SIDE, "n": _SIDE, "k": _SIDE}),
 }
 _HEADS = {"heads": (1, 10**5), "kv_heads": (1, 10**5), "head_dim": (0, 10**4)}
-_PHASES: dict[str, dict[str, tuple[int, int]]] = {
-    "decode": {"batch": _BATCH, "context": _TOKENS, **_HEADS},
-    "prefill": {"batch": _BATCH, "tokens": _TOKENS, "context": (0, 10**8), **_HEADS},
+_PHASES: dict[str, tuple[str, dict[str, tuple[int, int]]]] = {  # example, bounds of the keys
+    "decode": (
+        "attention:phase=decode,batch=64,context=2048,heads=32,kv_heads=8",
+        {"batch": _BATCH, "context": _TOKENS, **_HEADS},
+    ),
+    "prefill": (
+        "attention:phase=prefill,batch=1,tokens=2048,heads=32,kv_heads=8",
+        {"batch": _BATCH, "tokens": _TOKENS, "context": (0, 10**8), **_HEADS},
+    ),
 }
-_ATTENTION = "attention:phase=decode,batch=64,context=2048,heads=32,kv_heads=8"
+_ATTENTION = _PHASES["decode"][0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +171,15 @@ class Attention:
         names = ("batch", "context", "tokens", "heads", "kv_heads", "head_dim")
         given = {k: getattr(self, k) for k in names}
         where = "an attention kernel"
-        keys = _phase(self.phase, where)
-        checked(keys, {k: v for k, v in given.items() if v != 0}, where, _ATTENTION)
+        example, keys = _phase(self.phase, where)
+        checked(keys, {k: v for k, v in given.items() if v != 0}, where, example)
         if self.heads % self.kv_heads:
-            fail(where, f"kv_heads={self.kv_heads} does not divide heads={self.heads}", _ATTENTION)
+            fail(where, f"kv_heads={self.kv_heads} does not divide heads={self.heads}", example)
 
     @property
     def label(self) -> str:
         """The canonical SPEC, which parses back to this kernel."""
-        sizes = {key: getattr(self, key) for key in _PHASES[self.phase]}
+        sizes = {key: getattr(self, key) for key in _PHASES[self.phase][1]}
         rest = ",".join(f"{key}={n}" for key, n in sizes.items() if n)
         return f"attention:phase={self.phase},{rest}"
 
@@ -181,8 +187,8 @@ class Attention:
 Workload = Step | Kernel | Attention
 
 
-def _phase(phase: Any, where: str) -> dict[str, tuple[int, int]]:
-    """Bounds of the keys of an attention kernel of this phase."""
+def _phase(phase: Any, where: str) -> tuple[str, dict[str, tuple[int, int]]]:
+    """Return an example of an attention kernel of this phase, and the bounds of its keys."""
     if phase not in _PHASES:
         fail(where, f"phase must be one of {', '.join(_PHASES)}", _ATTENTION)
     return _PHASES[phase]
@@ -193,7 +199,8 @@ def build(kind: str, given: Mapping[str, Any], where: str) -> Workload:
     if kind == Attention.kind:
         phase = str(given.get("phase", "")).strip()
         rest = {key: value for key, value in given.items() if key != "phase"}
-        return Attention(phase, **checked(_phase(phase, where), rest, where, _ATTENTION))
+        example, keys = _phase(phase, where)
+        return Attention(phase, **checked(keys, rest, where, example))
     sizes = _sizes(kind, given, where)
     return Kernel(**sizes) if kind == "gemm" else Step(kind, **sizes)
 

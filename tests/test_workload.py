@@ -154,6 +154,7 @@ def test_other_kinds_give_their_own_example():
 
 
 ATTENTION = "; give for instance attention:phase=decode,batch=64,context=2048,heads=32,kv_heads=8"
+PREFILL = "; give for instance attention:phase=prefill,batch=1,tokens=2048,heads=32,kv_heads=8"
 
 
 @pytest.mark.parametrize(
@@ -161,6 +162,7 @@ ATTENTION = "; give for instance attention:phase=decode,batch=64,context=2048,he
     [
         "attention:phase=decode,batch=64,context=2048,heads=32,kv_heads=8",
         "attention:phase=decode,batch=1,context=16,heads=32,kv_heads=32,head_dim=64",
+        PREFILL.removeprefix("; give for instance "),
         "attention:phase=prefill,batch=1,tokens=4096,context=512,heads=32,kv_heads=8",
         "attention:phase=prefill,batch=4,tokens=4096,heads=71,kv_heads=1,head_dim=64",
     ],
@@ -192,6 +194,7 @@ def test_the_order_of_an_attention_kernels_keys_does_not_matter():
         ("phase=decode,batch=64,context=2048,heads=32", "kv_heads is missing"),
         ("phase=decode,batch=64,heads=32,kv_heads=8", "context is missing"),
         ("phase=prefill,batch=64,heads=32,kv_heads=8", "tokens is missing"),
+        ("phase=prefill,batch=1,tokens=1,heads=12,kv_heads=8", "kv_heads=8 does not divide heads"),
         ("phase=decode,batch=1,tokens=1,context=1,heads=1,kv_heads=1", "unknown key 'tokens'"),
         ("phase=decode,batch=0,context=1,heads=1,kv_heads=1", "batch must be a whole number"),
         ("phase=decode,batch=1,context=1,heads=1,kv_heads=0", "kv_heads must be a whole number"),
@@ -204,7 +207,7 @@ def test_the_order_of_an_attention_kernels_keys_does_not_matter():
 def test_a_malformed_attention_kernel_says_what_is_wrong(body, what):
     message = refusal(parse_workload, f"attention:{body}")
     assert what in message
-    assert message.endswith(ATTENTION)
+    assert message.endswith(PREFILL if "phase=prefill" in body else ATTENTION)
 
 
 def test_attention_kernels_made_by_hand_are_checked_too():
