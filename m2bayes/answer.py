@@ -193,7 +193,8 @@ def _break_even(question: Question, cost: xr.DataArray) -> dict[str, Any]:
     )  # hours of GPU
     ratio = (use.isel(sku=1) / use.isel(sku=0)).values.ravel()
     levels = [(1 - question.mass) / 2, 0.5, (1 + question.mass) / 2]
-    low, middle, high = np.quantile(ratio[np.isfinite(ratio)], levels)
+    # of logs: the ratio the other way round has the reciprocals
+    low, middle, high = np.exp(np.quantile(np.log(ratio[np.isfinite(ratio)]), levels))
     interval = {"kind": "eti", "mass": question.mass, "low": float(low), "high": float(high)}
     better, worse = (str(sku) for sku in cost["sku"].values)
     ratio_of = {"of": better, "over": worse, "median": float(middle), "interval": interval}

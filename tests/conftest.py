@@ -2,7 +2,11 @@
 
 import hashlib
 import json
+import os
 import shutil
+
+# as the commands do, and workers of a cluster: a fit in this process has the rounding of theirs
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
