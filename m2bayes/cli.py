@@ -14,8 +14,8 @@ from m2bayes.options import one_line, parser
 
 __all__ = ["main", "parser"]
 
-SPARED = ("dask", "pyarrow")  # xarray and pandas import them where they are, each for tenths of a
-QUESTIONS = ("rank", "predict")  # second, and a question has no use for them
+SPARED = ("dask", "pyarrow")  # that xarray and pandas import where they are installed
+QUESTIONS = ("rank", "predict")  # commands that have no use for them
 PLAIN = {"±": "+-", "µ": "u", "×": "x", "…": "...", "≤": "<=", "≥": ">=", "·": "-", "η": "eta"}
 
 
