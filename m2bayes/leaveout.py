@@ -163,10 +163,8 @@ class LeftOut:
 
     def _sample(self, inputs: Inputs) -> xr.Dataset:
         """Swap the inputs of the compiled model and sample it."""
-        import nutpie
-
         from m2bayes.hierarchy import Frame
-        from m2bayes.posterior import compiled_model, kept
+        from m2bayes.posterior import chains_of, compiled_model, kept
 
         if not hasattr(self, "compiled"):
             model = self.inputs.build(self.database.builder(self.record.model))
@@ -181,16 +179,13 @@ class LeftOut:
         inputs_now = {k: v for k, v in frame.inputs().items() if k in used}
         compiled = self.compiled.with_data(**inputs_now)
         for times in (1, LONGER):
-            tree = nutpie.sample(
+            tree = chains_of(
                 compiled,
                 draws=times * self.length[0],
                 tune=times * self.length[1],
                 chains=CHAINS,
-                cores=2,
                 seed=self.seed,
                 target_accept=TARGET,
-                save_warmup=False,
-                progress_bar=False,
             )
             checks = diagnostics(tree)
             if (

@@ -61,9 +61,37 @@ def sample(
     DataTree
         Groups ``posterior`` and ``sample_stats``, dims (chain, draw, …).
     """
+    settings: dict[str, Any] = {"draws": draws, "tune": tune, "chains": chains, "seed": seed}
+    compiled = compiled_model(model, jitter=jitter)
+    return chains_of(compiled, target_accept=target_accept, progress=progress, **settings)
+
+
+def chains_of(
+    compiled: Any,
+    *,
+    draws: int,
+    tune: int,
+    chains: int,
+    seed: int,
+    target_accept: float,
+    progress: bool = False,
+) -> xr.DataTree:
+    """Sample what `compiled_model` returns, with its data or others, on two cores at most.
+
+    Parameters
+    ----------
+    compiled : nutpie.CompiledModel
+        With the data that count.
+    draws, tune, chains, seed, target_accept, progress
+        See `sample` [1].
+
+    Returns
+    -------
+    DataTree
+        Groups ``posterior`` and ``sample_stats``, dims (chain, draw, …).
+    """
     import nutpie
 
-    compiled = compiled_model(model, jitter=jitter)
     return nutpie.sample(
         compiled,
         draws=draws,

@@ -26,7 +26,7 @@ import xarray as xr
 
 from m2bayes._files import read_json, write_whole
 from m2bayes.errors import RecordError
-from m2bayes.posterior import silent
+from m2bayes.posterior import chains_of, silent
 
 if TYPE_CHECKING:
     import pymc as pm
@@ -253,18 +253,13 @@ def _sampled(
     fitted: Any, names: list[str], effort: Effort, longer: int, seed: int
 ) -> tuple[xr.Dataset, int]:
     """Draws of the parameters in `names`, dims (chain, draw), and divergences [1]."""
-    import nutpie
-
-    tree = nutpie.sample(
+    tree = chains_of(
         fitted,
         draws=effort.kept * effort.thin * longer,
         tune=effort.tune * longer,
         chains=1,
-        cores=1,
         seed=seed,
         target_accept=TARGET,
-        save_warmup=False,
-        progress_bar=False,
     )
     return tree["posterior"].to_dataset()[names], int(tree["sample_stats"]["diverging"].sum())
 

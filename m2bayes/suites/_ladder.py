@@ -23,7 +23,7 @@ from m2bayes.diagnostics import diagnostics
 from m2bayes.errors import RecordError
 from m2bayes.hierarchy import Frame
 from m2bayes.inputs import Inputs
-from m2bayes.posterior import compiled_model, kept, versions
+from m2bayes.posterior import chains_of, compiled_model, kept, versions
 
 CHAINS, DRAWS, TUNE, TARGET = 4, 1000, 1000, 0.9
 RHAT = 1.02  # of a fit that is scored, not stored
@@ -137,21 +137,16 @@ class Ladder:
         return read_draws(file)
 
     def _sample(self, data: Arrays) -> xr.Dataset:
-        import nutpie
-
         if not hasattr(self, "compiled"):
             self.compiled: Any = compiled_model(self.model, jitter=False)
         used = {variable.name for variable in self.compiled.shared_var_keys}
-        tree = nutpie.sample(
+        tree = chains_of(
             self.compiled.with_data(**{k: v for k, v in data.items() if k in used}),
             draws=DRAWS,
             tune=TUNE,
             chains=CHAINS,
-            cores=2,
             seed=self.seed,
             target_accept=TARGET,
-            save_warmup=False,
-            progress_bar=False,
         )
         checks = diagnostics(tree)
         if checks["rhat_max"] > RHAT or checks["divergences"] > DRAWS * CHAINS / 100:

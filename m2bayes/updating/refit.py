@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from m2bayes.diagnostics import check, diagnostics
-from m2bayes.posterior import compiled_model, kept
+from m2bayes.posterior import kept, sample
 from m2bayes.updating.condition import Unit, added, without_residuals
 from m2bayes.updating.coordinates import BUILD, SAMPLE, Variable, coordinates, natural, recipe
 from m2bayes.updating.enlarge import with_builds
@@ -48,20 +48,16 @@ def refitted(
     ConvergenceError
         If the chains fail `m2bayes.diagnostics.check`.
     """
-    import nutpie
-
     labels = add_runs(model, units)
     warm(model, posterior)
-    tree = nutpie.sample(
-        compiled_model(model, jitter=False),
+    tree = sample(
+        model,
         draws=DRAWS,
         tune=TUNE,
         chains=CHAINS,
-        cores=2,
         seed=seed,
         target_accept=TARGET,
-        save_warmup=False,
-        progress_bar=False,
+        jitter=False,
     )
     checks = diagnostics(tree)
     check(checks, name=str(posterior.attrs.get("name", "")))
