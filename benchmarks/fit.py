@@ -27,7 +27,7 @@ def sampled(database, *, plain, draws, tune, chains):
     inputs = Inputs.recorded(database, database.posterior(POSTERIOR))
     pooled = Frame.pooled
     if plain:
-        Frame.pooled = lambda self, *args, **kw: pooled(self, *args, **kw | {"centred": False})
+        Frame.pooled = lambda self, *args, **kw: pooled(self, *args, **kw | {"centred": ()})
     try:
         model = inputs.build(database.builder(database.posterior(POSTERIOR).model))
     finally:

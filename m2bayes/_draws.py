@@ -11,7 +11,8 @@ import numpy as np
 import xarray as xr
 
 NO_LABELS = b"This is a netCDF dimension but not a netCDF variable"
-SCALES = "DIMENSION_LIST"  # attribute that refers to the dimensions of a variable
+SCALE, NUMBER = "CLASS", "_Netcdf4Dimid"  # attributes of a dimension, the second its number
+NUMBERS = "_Netcdf4Coordinates"  # attribute of a variable that holds those of its dimensions
 LABELS = "labels"  # attribute of a variable that holds numbers of labels
 
 
@@ -21,18 +22,15 @@ def read_draws(file: Path) -> xr.Dataset:
 
     with h5py.File(file) as stored:
         held = dict(stored.items())
-        names = {
-            v: [h5py.h5r.get_name(ref[0], stored.id).decode()[1:] for ref in item.attrs[SCALES]]
-            for v, item in held.items()
-            if SCALES in item.attrs
-        }
-        dims = {d for dims in names.values() for d in dims}
+        scales = {int(v.attrs[NUMBER]): d for d, v in held.items() if SCALE in v.attrs}
+        names = sorted(held.keys() - set(scales.values()))
+        dims = {v: [scales[int(at)] for at in held[v].attrs[NUMBERS]] for v in names}
         # a dimension without labels is a dataset too, whose name says that it is no variable
-        labels = {d for d in dims if NO_LABELS not in bytes(held[d].attrs.get("NAME", b""))}
+        labels = [d for d in scales.values() if NO_LABELS not in bytes(held[d].attrs["NAME"])]
         text = {v: held[v].asstr() for v in (*names, *labels) if held[v].dtype.kind == "O"}
         read = held | text
         return xr.Dataset(
-            {v: (names[v], _plain(read[v][()], held[v].attrs)) for v in sorted(names)},
+            {v: (dims[v], _plain(read[v][()], held[v].attrs)) for v in names},
             coords={d: _plain(read[d][()]) for d in labels},
         )
 

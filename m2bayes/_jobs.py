@@ -28,7 +28,7 @@ def in_turn(function: Callable[..., Any], shared: Any, jobs: Sequence[Any]) -> I
     return (function(shared, job) for job in jobs)
 
 
-def in_threads(function: Callable[[int], None], count: int) -> None:
+def in_threads(function: Callable[[int], None], count: int, *, busy: bool) -> None:
     """Call a function with 0 to `count` - 1 on all cores; NumPy lets go of the lock in long loops.
 
     Parameters
@@ -37,8 +37,10 @@ def in_threads(function: Callable[[int], None], count: int) -> None:
         Writes its own part of a result, so no number depends on who is done first.
     count : int
         How often [1].
+    busy : bool
+        Whether a call is long loops for the most part: short ones wait for the lock and each other.
     """
-    threads = min(THREADS.get() or CORES or 1, count)
+    threads = min(THREADS.get() or CORES or 1, count) if busy else 1
     if threads < 2:
         for at in range(count):
             function(at)

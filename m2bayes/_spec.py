@@ -14,7 +14,10 @@ _BATCH, _TOKENS, _SIDE = (1, 10**6), (1, 10**8), (1, 10**7)
 # kind: an example, and for each key the smallest and largest number; 0 may be left out
 _FORMS: dict[str, tuple[str, dict[str, tuple[int, int]]]] = {
     "decode": ("decode:batch=64,context=2048", {"batch": _BATCH, "context": _TOKENS}),
-    "prefill": ("prefill:tokens=4096", {"tokens": _TOKENS, "context": (0, 10**8)}),
+    "prefill": (
+        "prefill:tokens=4096",
+        {"tokens": _TOKENS, "context": (0, 10**8), "batch": (0, 10**6)},
+    ),
     "mixed": (
         "mixed:prefill=512,batch=64,context=2048",
         {"prefill": _TOKENS, "batch": _BATCH, "context": _TOKENS},
@@ -44,11 +47,11 @@ class Step:
     kind : {"decode", "prefill", "mixed"}
         What the step does.
     batch : int
-        Sequences that decode one token each [token].
+        Sequences that decode one token each; of a prefill step its prompts, one if it is 0 [1].
     context : int
-        Tokens already cached: per decoding sequence, or before a prefill [token].
+        Tokens already cached: per decoding sequence, or before each prompt of a prefill [token].
     tokens, prefill : int
-        New prompt tokens of a prefill step, and of a mixed step [token].
+        New tokens of each prompt of a prefill step, and of the prompt of a mixed step [token].
 
     Raises
     ------
@@ -60,6 +63,8 @@ class Step:
     >>> step = Step("mixed", prefill=512, batch=64, context=2048)
     >>> step.label, step.new_tokens, step.cached_tokens
     ('mixed:prefill=512,batch=64,context=2048', 576, 131072)
+    >>> Step("prefill", tokens=512, batch=4).new_tokens
+    2048
     """
 
     kind: str
@@ -74,6 +79,8 @@ class Step:
         if self.kind == Kernel.kind:
             fail(where, "a gemm is a Kernel, not a Step")
         _sizes(self.kind, {k: v for k, v in given.items() if v is not None and v != 0}, where)
+        if self.kind == "prefill" and self.batch == 1:
+            object.__setattr__(self, "batch", 0)  # the same step, and of the same name
 
     @property
     def label(self) -> str:
@@ -83,7 +90,17 @@ class Step:
     @property
     def new_tokens(self) -> int:
         """Rows M of every projection in this step [token]."""
-        return self.batch + self.tokens + self.prefill
+        return self.decoding + self.tokens * self.prompts + self.prefill
+
+    @property
+    def prompts(self) -> int:
+        """Prompts of which the step takes tokens [1]."""
+        return max(self.batch, 1) if self.kind == "prefill" else int(self.kind == "mixed")
+
+    @property
+    def decoding(self) -> int:
+        """Sequences that decode one token each [1]."""
+        return 0 if self.kind == "prefill" else self.batch
 
     @property
     def cached_tokens(self) -> int:

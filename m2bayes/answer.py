@@ -12,7 +12,7 @@ import xarray as xr
 from m2bayes import decision
 from m2bayes._jobs import Each, in_turn
 from m2bayes.dominance import dominant
-from m2bayes.drivers import drivers
+from m2bayes.drivers import drivers, factors_of
 from m2bayes.errors import InfeasibleError, WorkloadError
 from m2bayes.feasibility import cache_limits, feasible, room
 from m2bayes.prices import price_draws
@@ -139,6 +139,7 @@ def ranked(question: Question, time: xr.DataArray) -> Iterator[dict[str, Any]]:
         mass=question.mass,
         higher_is_better=question.metric == "tokens_per_second",
     )
+    factors = factors_of(question)
     told = _when_it_fits(metric, question.mass)  # what does not always fit is ranked by it, too
     for i, workload in enumerate(result["workload"].values):
         one = result.isel(workload=i)
@@ -155,7 +156,7 @@ def ranked(question: Question, time: xr.DataArray) -> Iterator[dict[str, Any]]:
             "choice": str(one["choice"].item()) or None,
             "verdict": str(one["verdict"].item()),
             "contenders": [str(s) for s in one["sku"].values[one["contender"].values]],
-            "dominated_by": _dominated_by(question, time.isel(workload=i), one),
+            "dominated_by": _dominated_by(question, time.isel(workload=i), one, factors),
         }
 
 
@@ -201,7 +202,9 @@ def _break_even(question: Question, cost: xr.DataArray) -> dict[str, Any]:
     return {"break_even_price_ratio": ratio_of}
 
 
-def _dominated_by(question: Question, time: xr.DataArray, one: xr.Dataset) -> list[dict[str, Any]]:
+def _dominated_by(
+    question: Question, time: xr.DataArray, one: xr.Dataset, factors: xr.Dataset
+) -> list[dict[str, Any]]:
     """Factors that the uncertainty between the choice and the next best comes from."""
     median = one["posterior_median"].values
     if question.metric == "tokens_per_second":
@@ -213,7 +216,7 @@ def _dominated_by(question: Question, time: xr.DataArray, one: xr.Dataset) -> li
     metric = metric_of(question, pair.expand_dims("workload"))
     ratio = metric.isel(workload=0, sku=0) / metric.isel(workload=0, sku=1)
     flat = np.log(ratio.transpose("chain", "draw").values.ravel())
-    return dominant(flat, drivers(question, pair))
+    return dominant(flat, drivers(question, pair, factors))
 
 
 def predicted(question: Question, time: xr.DataArray) -> Iterator[dict[str, Any]]:

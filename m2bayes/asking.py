@@ -13,15 +13,19 @@ from m2bayes.errors import DataError, DatasheetError, UnknownNameError, Workload
 from m2bayes.mechanism.power import lowest_limit
 from m2bayes.options import number
 from m2bayes.prices import Prices, read_prices
-from m2bayes.quantisation import computes_in, named
+from m2bayes.quantisation import KV_BYTES, computes_in, named
 from m2bayes.question import METRICS, Question, host_time, thinned
 from m2bayes.step import aligned
 from m2bayes.timings import Timing, read_timings
 from m2bayes.workload import Attention, Step, Workload, parse_workload
 
 
-def ask(args: argparse.Namespace) -> Question:
-    """Question that the arguments put."""
+def ask(args: argparse.Namespace, *, as_it_stands: bool = False) -> Question:
+    """Question that the arguments put.
+
+    One that is asked `as_it_stands`, not at other degrees of parallelism, does without the
+    posteriors of kernels that it has none of.
+    """
     database = Database(args.database).with_cards(args.sku)
     workloads = _workloads(database, args.workload)
     llm = database.llm(args.llm) if args.llm else None
@@ -36,6 +40,8 @@ def ask(args: argparse.Namespace) -> Question:
     if metric not in METRICS:  # before any file of draws is opened
         raise UnknownNameError("metric", metric, METRICS)
     parts = _parts(database, args.posterior, whole=metric != "gemm_time")
+    if as_it_stands:
+        parts = {part: name for part, name in parts.items() if part not in _idle(args)}
     _same_datasheets(database, args.sku, [*parts.values()])
     draws = aligned({part: database.draws(name) for part, name in parts.items()})
     if args.draws is not None:
@@ -108,6 +114,13 @@ def _parts(database: Database, name: str, *, whole: bool) -> dict[str, str]:
         return {"gemm": name}
     parts = database.assembly(name).parts
     return parts if whole else {"gemm": parts["gemm"]}
+
+
+def _idle(args: argparse.Namespace) -> set[str]:
+    """Parts of a step that a question has no kernels of: all-reduce, attention to 8-bit caches."""
+    narrow = args.kv_dtype == "fp8" or named(args.dtype).activation == KV_BYTES["fp8"]
+    idle = {"allreduce": args.tp == 1, "kv_fp8": not narrow}
+    return {part for part, held in idle.items() if held}
 
 
 def _same_datasheets(database: Database, skus: Sequence[str], posteriors: Sequence[str]) -> None:

@@ -39,13 +39,13 @@ def bottlenecks(question: Question, results: list[dict[str, Any]]) -> None:
     )
     shares: dict[str, dict[str, xr.DataArray]] = {}
     for part in PARTS[:-1]:
-        posterior = question.posterior if part == "gemm" else question.parts[part]
         for op in cells[part]["op"].values:
             own = cells[part].sel(op=op)
             head = op == HEAD
-            posterior = question.parts.get("head", posterior) if head else posterior
             form = question.form if part == "gemm" and not head else "bf16"
             if (own["calls"] > 0).any():
+                posterior = question.posterior if part == "gemm" else question.parts[part]
+                posterior = question.parts.get("head", posterior) if head else posterior
                 sheets = sheets_of(question.datasheets, form)
                 shares[str(op)] = _shares(question, posterior, own, sheets)
     bound = _host_bound(question, steps, cells["host"])

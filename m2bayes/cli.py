@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ PLAIN = {"±": "+-", "µ": "u", "×": "x", "…": "...", "≤": "<=", "≥": ">=
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command: exit code 0 done, 2 bad input, 3 nothing fits, 1 a fault of ours."""
+    if argv is None and sys.argv[1:2] and sys.argv[1] in QUESTIONS:
+        gc.disable()
     # products of small matrices: more threads only wait for each other
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if argv is None and sys.argv[1:2] and sys.argv[1] in QUESTIONS:  # a process for this alone
@@ -30,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(argv)
     finally:
+        if argv is None:
+            gc.freeze()  # the process ends: nothing is left to look through for garbage
         try:
             sys.stderr.flush()
         except OSError:  # nobody reads the complaints; the exit code stands

@@ -12,6 +12,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,6 +153,12 @@ class Database:
         more.own = self.own | more.own
         return more
 
+    @cached_property
+    def _sku_cards(self) -> dict[str, dict[str, Any]]:
+        """Cards of the SKUs that are here, by name: read once, each is looked up many times."""
+        folder = self.root / FOLDERS["sku"]
+        return {v: read_json(folder / f"{v}.json", DatasheetError) for v in self.skus()}
+
     def sku_card(self, name: str) -> tuple[dict[str, Any], str]:
         """Datasheet card by SKU name, alias (case does not matter) or path; and its origin."""
         name = self.own.get(name, name)
@@ -159,8 +166,7 @@ class Database:
         if wanted.endswith(".json"):
             return read_card(Path(name)), name
         aliases: dict[str, str] = {}
-        for known in self.skus():
-            card = read_json(self.root / FOLDERS["sku"] / f"{known}.json", DatasheetError)
+        for known, card in self._sku_cards.items():
             if wanted in (known.lower(), *card["aliases"]):
                 return card, known
             aliases |= dict.fromkeys((known, *card["aliases"]), known)

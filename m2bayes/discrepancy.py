@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,9 @@ SHARED = 0.75  # share of the variance that cards of one architecture have in co
 NEAREST = 64  # measured cells that a shape is conditioned on
 SILENT = 1e12  # noise of a cell that must not be heard
 OUTLIER = 6.0  # residuals beyond this many scales are pulled in to it
+SIGNS = np.array([-1, 1], dtype=np.float32)
+ENDS = [0, *accumulate(2 * f for f in (FREQUENCIES[0], *[FREQUENCIES[1]] * TAIL))]
+FIELDS = [slice(*ends) for ends in pairwise(ENDS)]  # features of each field in a pool of weights
 Lengths = tuple[float, ...]
 TOGETHER = 16  # shapes in one matrix product
 BLOCK = 32  # shapes conditioned at once
@@ -220,23 +224,32 @@ def _features(shapes: np.ndarray, frequencies: int, lengths: Lengths) -> np.ndar
     return (waves / np.sqrt(frequencies)).astype(np.float32)
 
 
-@lru_cache(maxsize=64)  # cards of one architecture share theirs
-def _weights(draws: int, features: int, seed: int, labels: tuple[str, ...]) -> np.ndarray:
-    """Standard normal weights, dims (draw, feature), that belong to `seed` and `labels`."""
-    rng = labelled_rng(seed, "discrepancy", *labels)
-    return rng.standard_normal((draws, features), dtype=np.float32)
+@lru_cache(maxsize=4)
+def _pool(draws: int) -> np.ndarray:
+    """Standard normal weights, dims (draw, feature of any field)."""
+    rng = labelled_rng(0, "discrepancy weights")
+    return rng.standard_normal((draws, FIELDS[-1].stop), dtype=np.float32)
 
 
-def _field(features: np.ndarray, draws: int, seed: int, *labels: str) -> np.ndarray:
-    """Standard normal field, dims (draw, shape), whose weights belong to `seed` and `labels`."""
-    weights = _weights(draws, features.shape[1], seed, labels)
-    out = np.empty((draws, len(features)), dtype=np.float32)
-    for i in range(0, len(features), TOGETHER):
+def _fields(
+    features: Sequence[np.ndarray], chosen: np.ndarray, draws: int, seed: int, label: str
+) -> np.ndarray:
+    """Standard normal fields whose weights belong to `seed` and `label`, dims (field, draw, shape).
+
+    Of the `chosen` of so many draws. Weights are rows of one pool, in an order and with signs that
+    are the label's own: two labels share a row in one draw of all, and have other signs there.
+    """
+    rng = labelled_rng(seed, "discrepancy", label)
+    weights = _pool(draws)[rng.permutation(draws)[chosen]]
+    signs = rng.choice(SIGNS, FIELDS[-1].stop)
+    out = np.empty((len(FIELDS), len(chosen), len(features[0])), dtype=np.float32)
+    for at in range(0, out.shape[2], TOGETHER):
         # products of one fixed size: their rounding must not depend on what else is asked for
-        block = np.zeros((TOGETHER, features.shape[1]), dtype=np.float32)
-        part = features[i : i + TOGETHER]
-        block[: len(part)] = part
-        out[:, i : i + TOGETHER] = (weights @ block.T)[:, : len(part)]
+        for field, columns, own in zip(out, FIELDS, features, strict=True):
+            part = own[at : at + TOGETHER]
+            block = np.zeros((TOGETHER, part.shape[1]), dtype=np.float32)
+            block[: len(part)] = part * signs[columns]
+            field[:, at : at + TOGETHER] = (weights[:, columns] @ block.T)[:, : len(part)]
     return out
 
 
@@ -249,6 +262,7 @@ def unit_fields(
     seed: int,
     lengths: Lengths,
     residuals: Residuals | None = None,
+    chosen: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw a unit discrepancy and its tail scale, each with dims (draw, shape).
 
@@ -264,6 +278,8 @@ def unit_fields(
         Correlation length in octaves of each size, and in log gain from L2.
     residuals : Residuals, optional
         Of measured cells of the architecture.
+    chosen : array of int, optional
+        Places of the draws that are asked for; by default all.
 
     Returns
     -------
@@ -273,13 +289,14 @@ def unit_fields(
     """
     shapes = np.asarray(shapes, dtype=float)
     known = moments(shapes, sku=sku, residuals=residuals, lengths=lengths)
-    shares = [known.shared.astype(np.float32), *[np.full(1, SHARED, np.float32)] * TAIL]
-    fields = []
-    for i, share in enumerate(shares):
-        features = _features(shapes, FREQUENCIES[min(i, 1)], lengths)
-        common = _field(features, draws, seed, f"architecture {architecture}", str(i))
-        own = _field(features, draws, seed, f"sku {sku}", str(i))
-        fields.append(np.sqrt(share) * common + np.sqrt(1 - share) * own)
+    features = [_features(shapes, FREQUENCIES[0], lengths)]
+    features += [_features(shapes, FREQUENCIES[1], lengths)] * TAIL
+    chosen = np.arange(draws) if chosen is None else chosen
+    common = _fields(features, chosen, draws, seed, f"architecture {architecture}")
+    own = _fields(features, chosen, draws, seed, f"sku {sku}")
+    shared = np.full((len(FIELDS), 1, len(shapes)), SHARED, dtype=np.float32)
+    shared[0] = known.shared
+    fields = np.sqrt(shared) * common + np.sqrt(1 - shared) * own
     squares = fields[1] ** 2
     for field in fields[2:]:
         squares += field**2

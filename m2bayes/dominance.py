@@ -44,19 +44,23 @@ def dominant(ratio: np.ndarray, factors: Mapping[tuple[str, str], np.ndarray]) -
     kept = np.isfinite(ratio)
     if kept.sum() < 4 or np.ptp(ratio[kept]) == 0:
         return []
-    target, found = _ranks(ratio[kept]), []
-    for (sku, name), draws in factors.items():
-        values = draws[kept]
-        if np.ptp(values) == 0:
-            continue
-        share = float(np.corrcoef(target, _ranks(values))[0, 1] ** 2)
-        if share > 2 * np.log(100 * len(factors)) / kept.sum():
-            found.append({"sku": sku, "factor": name, "share": round(share, 12)})
+    draws = {key: values[kept] for key, values in factors.items()}
+    vary = {key: _scores(values) for key, values in draws.items() if np.ptp(values) > 0}
+    if not vary:
+        return []
+    shares = (np.stack([*vary.values()]) @ _scores(ratio[kept])) ** 2
+    least = 2 * np.log(100 * len(factors)) / kept.sum()
+    found = [
+        {"sku": sku, "factor": name, "share": round(float(share), 12)}
+        for (sku, name), share in zip(vary, shares, strict=True)
+        if share > least
+    ]
     return sorted(found, key=lambda row: -float(row["share"]))[:MOST]  # type: ignore[arg-type]
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks; ties share theirs, dims kept."""
+def _scores(values: np.ndarray) -> np.ndarray:
+    """Ranks less their mean, of length 1; ties share theirs, dims kept."""
     _, place, times = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(times)
-    return np.asarray((ends - (times - 1) / 2)[place])
+    ranks = (np.cumsum(times) - (times - 1) / 2)[place]
+    ranks -= ranks.mean()
+    return np.asarray(ranks / np.sqrt((ranks**2).sum()))

@@ -15,7 +15,16 @@ GROUPS = {"attention": "attention", "all_reduce": "all-reduce", "host": "host"}
 PRODUCTS = ("qkv", "o", "gate_up", "up", "down", "lm_head")
 
 
-def drivers(question: Question, time: xr.DataArray) -> dict[tuple[str, str], np.ndarray]:
+def factors_of(question: Question) -> xr.Dataset:
+    """Factors of the matrix products on each SKU asked for, dims (chain, draw, sku) [as named]."""
+    sheets = of_dtype(question.datasheets, str(question.posterior.attrs["dtype"]))
+    seed = own_seed(question.posterior, question.seed)
+    return with_skus(question.posterior, sheets, seed=seed)
+
+
+def drivers(
+    question: Question, time: xr.DataArray, factors: xr.Dataset | None = None
+) -> dict[tuple[str, str], np.ndarray]:
     """Factors of the matrix products, their discrepancy, and the other parts of a step.
 
     Parameters
@@ -23,7 +32,10 @@ def drivers(question: Question, time: xr.DataArray) -> dict[tuple[str, str], np.
     question : Question
         What is asked.
     time : DataArray, dims (chain, draw, sku, op)
-        Time of each operator of one step [s]; NaN where it does not fit.
+        Time of each operator of one step [s]; NaN where it does not fit. Of some SKUs of the
+        question.
+    factors : Dataset, dims (chain, draw, sku), optional
+        From `factors_of`, if they are known already.
 
     Returns
     -------
@@ -31,13 +43,12 @@ def drivers(question: Question, time: xr.DataArray) -> dict[tuple[str, str], np.
         By SKU and name: factors on the scale of their link, logs of times [1]. ``discrepancy`` is
         what the factors leave of the products' time; ``price`` where cost is asked for.
     """
-    sheets = of_dtype(question.datasheets, str(question.posterior.attrs["dtype"]))
-    seed = own_seed(question.posterior, question.seed)
+    factors = factors_of(question) if factors is None else factors
+    known = [str(s) for s in question.datasheets["sku"].values]
     found: dict[tuple[str, str], np.ndarray] = {}
-    skus = [str(s) for s in time["sku"].values]
-    factors = with_skus(question.posterior, sheets.sel(sku=skus), seed=seed)
-    for at, sku in enumerate(skus):
-        held = {k: v.ravel() for k, v in of_sku(factors, at, "chain", "draw").items()}
+    for at, sku in enumerate(str(s) for s in time["sku"].values):
+        own = of_sku(factors, known.index(sku), "chain", "draw")
+        held = {k: v.ravel() for k, v in own.items()}
         found |= {(sku, name): draws for name, draws in held.items()}
         if question.prices and question.metric == "cost_per_million_tokens":
             price = price_draws(question.prices, [sku], time, seed=question.seed)

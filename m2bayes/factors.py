@@ -11,6 +11,7 @@ import xarray as xr
 from m2bayes._random import labelled_rng
 from m2bayes.errors import RecordError
 
+Held = dict[str, tuple[tuple[str, ...], np.ndarray]]
 BASES = ("measured", "architecture", "population")
 
 
@@ -56,20 +57,32 @@ def with_skus(posterior: xr.Dataset, datasheets: xr.Dataset, *, seed: int) -> xr
     RecordError
         If the posterior lacks a factor that its card names.
     """
-    out = {}
-    for factor in json.loads(posterior.attrs["factors"]):
-        name = f"log_{factor['name']}" if factor["link"] == "log" else factor["name"]
-        dims, values = _by_sku(posterior, name, datasheets, seed)
-        out[factor["name"]] = dims, np.exp(values) if factor["link"] == "log" else values
+    out = factor_draws(posterior, datasheets, seed=seed)
     labels: dict[str, Any] = {d: posterior[d] for d in ("chain", "draw")}
     if any("sku" in dims for dims, _ in out.values()):
         labels["sku"] = datasheets["sku"].values
     return xr.Dataset(out, coords=labels)
 
 
+def factor_draws(posterior: xr.Dataset, datasheets: xr.Dataset, *, seed: int) -> Held:
+    """As `with_skus`, without labels: dims, of chain, draw and sku, and draws by factor."""
+    out = {}
+    for factor in json.loads(posterior.attrs["factors"]):
+        name = f"log_{factor['name']}" if factor["link"] == "log" else factor["name"]
+        dims, values = pooled(posterior, name, datasheets, seed)
+        out[factor["name"]] = dims, np.exp(values) if factor["link"] == "log" else values
+    return out
+
+
+def column(held: tuple[tuple[str, ...], np.ndarray], at: int) -> np.ndarray:
+    """Draws of the SKU at a place, from `pooled`, dims (sample, 1) [its own unit]."""
+    dims, values = held
+    return (values[at] if "sku" in dims else values).reshape(-1, 1)
+
+
 def by_sku(posterior: xr.Dataset, name: str, sheets: xr.Dataset, seed: int) -> xr.DataArray:
     """One pooled variable for every SKU of `sheets`; one that all share has no such dim."""
-    dims, values = _by_sku(posterior, name, sheets, seed)
+    dims, values = pooled(posterior, name, sheets, seed)
     coords: dict[str, Any] = {d: posterior[d] for d in ("chain", "draw")}
     if "sku" in dims:
         coords["sku"] = sheets["sku"].values
@@ -83,17 +96,15 @@ def of_sku(held: xr.Dataset, at: int, *dims: str) -> dict[str, np.ndarray]:
     return {k: v.transpose(*dims, ...).values for k, v in one.items()}
 
 
-def _by_sku(
+def pooled(
     posterior: xr.Dataset, name: str, sheets: xr.Dataset, seed: int
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """Dims and draws of `by_sku`."""
+    """Dims, of chain, draw and sku, and draws [its own unit] of `by_sku`."""
     measured = name in posterior and "sku" in posterior.variables[name].dims
     if not measured and f"{name}_architecture" not in posterior:
         return ("chain", "draw"), _held(posterior, name if name in posterior else f"{name}_mean")
-    own = _columns(posterior, name, "sku") if measured else {}
-    known = {}
-    if f"{name}_architecture" in posterior:
-        known = _columns(posterior, f"{name}_architecture", "architecture")
+    own = _Columns(posterior, name, "sku" if measured else "")
+    known = _Columns(posterior, f"{name}_architecture", "architecture")
     columns = []
     for i, (sku, family) in enumerate(zip(sheets["sku"].values, families(sheets), strict=True)):
         if sku in own:
@@ -118,19 +129,33 @@ def _new_family(posterior: xr.Dataset, name: str, family: str, seed: int) -> np.
     return mean + spread * _normal(mean, seed, name, f"architecture {family}")
 
 
-def _columns(posterior: xr.Dataset, name: str, dim: str) -> dict[str, np.ndarray]:
-    """Draws of each label of a variable, dims (chain, draw)."""
-    labels = posterior.variables[dim].values.tolist()
-    return dict(zip(labels, _held(posterior, name, dim), strict=True))
+class _Columns:
+    """Draws of each label of a variable, dims (chain, draw); of none if there is no such dim."""
+
+    def __init__(self, posterior: xr.Dataset, name: str, dim: str) -> None:
+        self.at: dict[str, int] = {}
+        if dim and name in posterior:
+            self.at = {v: i for i, v in enumerate(posterior.variables[dim].values.tolist())}
+            self.values = posterior.variables[name].transpose(dim, "chain", "draw").values
+
+    def __contains__(self, label: str) -> bool:
+        return label in self.at
+
+    def __getitem__(self, label: str) -> np.ndarray:
+        return _wide(self.values[self.at[label]])
 
 
-def _held(posterior: xr.Dataset, name: str, *first: str) -> np.ndarray:
-    """Draws of a variable, dims (…, chain, draw)."""
+def _held(posterior: xr.Dataset, name: str) -> np.ndarray:
+    """Draws of a variable, dims (chain, draw)."""
     if name not in posterior:
         held = posterior.attrs.get("name", "without a name")
         raise RecordError(f"posterior {held} has no variable {name}; fit the model again")
-    values = posterior.variables[name].transpose(*first, "chain", "draw").values
-    return values.astype("float64")  # or exp would depend on which SKUs are asked for
+    return _wide(posterior.variables[name].transpose("chain", "draw").values)
+
+
+def _wide(values: np.ndarray) -> np.ndarray:
+    """In double precision, or exp would depend on which SKUs are asked for; dims kept."""
+    return values.astype("float64")
 
 
 def _normal(like: np.ndarray, seed: int, *labels: str) -> np.ndarray:

@@ -130,7 +130,7 @@ def cache_limits(question: Question, steps: Sequence[Workload]) -> list[list[dic
     tokens = left["kv_tokens"].transpose(*SAMPLE, "sku").values
     cuts = np.quantile(tokens.reshape(-1, tokens.shape[-1]), levels, axis=0)
     for step in steps:
-        batch = step.batch if isinstance(step, Step) else 0
+        batch = step.decoding if isinstance(step, Step) else 0
         if not batch or not isinstance(step, Step):
             out.append([{} for _ in question.datasheets["sku"]])
             continue

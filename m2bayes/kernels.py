@@ -60,16 +60,16 @@ def unit_sheets(law: Law, datasheets: xr.Dataset, units: Sequence[str]) -> xr.Da
     """
     if law.variant is None:
         return datasheets.sel(sku=list(units))
-    cards = datasheets.sel(sku=[card_of(unit) for unit in units])
-    families = []
-    rows = zip(units, law.family(cards), cards["architecture"].values.astype(str), strict=True)
-    for unit, family, architecture in rows:
+    place = {sku: i for i, sku in enumerate(datasheets["sku"].values.tolist())}
+    at = [place[card_of(unit)] for unit in units]
+    families, spread = law.family(datasheets), np.asarray(law.spread(datasheets))[at]
+    held = {v: x.isel(sku=at) if "sku" in x.dims else x for v, x in datasheets.variables.items()}
+    names = []
+    for unit, i, architecture in zip(units, at, held["architecture"].values.tolist(), strict=True):
         variant = unit.partition("/")[2]
-        names = (variant, variant.partition("/")[0])
-        library = next(
-            (LIBRARIES[architecture, n] for n in names if (architecture, n) in LIBRARIES), ""
-        )
-        families.append("/".join(part for part in (family, library, variant) if part))
-    return cards.assign_coords(
-        sku=np.asarray(units, dtype=str), architecture=("sku", families)
-    ).assign(spread=("sku", law.spread(cards)))
+        keys = ((architecture, v) for v in (variant, variant.partition("/")[0]))
+        library = next((LIBRARIES[key] for key in keys if key in LIBRARIES), "")
+        names.append("/".join(part for part in (families[i], library, variant) if part))
+    labels = {"sku": ("sku", np.asarray(units, dtype=str)), "architecture": ("sku", names)}
+    coords = {v: held.pop(v) for v in datasheets.coords} | labels
+    return xr.Dataset(held | {"spread": ("sku", spread)}, coords=coords)

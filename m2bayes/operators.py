@@ -89,12 +89,12 @@ def attention_cells(kernels: Sequence[object]) -> xr.Dataset:
 
 
 def sampled(step: Step) -> int:
-    """Sequences that a step samples a token for [1]: each that decodes, and a finished prompt.
+    """Sequences that a step samples a token for [1]: each that decodes, and finished prompts.
 
     >>> sampled(Step("mixed", prefill=512, batch=64, context=2048))
     65
     """
-    return step.batch + (step.kind != "decode")
+    return step.decoding + step.prompts
 
 
 def _cells(steps: Sequence[Step], ops: Sequence[str], **sizes: object) -> xr.Dataset:
@@ -136,7 +136,7 @@ def _prefill(llm: LLM, steps: Sequence[Step], tp: int) -> xr.Dataset:
     return _cells(
         steps,
         ["attention_prefill"],
-        batch=1.0,
+        batch=np.array([float(max(s.prompts, 1)) for s in steps]),
         length=np.maximum(new, 1.0),
         context=cached,
         calls=np.where(new > 0, float(llm.layers), 0.0),
@@ -145,8 +145,8 @@ def _prefill(llm: LLM, steps: Sequence[Step], tp: int) -> xr.Dataset:
 
 
 def _decode(llm: LLM, steps: Sequence[Step], tp: int) -> xr.Dataset:
-    batch = np.array([float(s.batch) for s in steps])
-    length = np.array([float(s.context + 1 if s.batch else 1) for s in steps])
+    batch = np.array([float(s.decoding) for s in steps])
+    length = np.array([float(s.context + 1 if s.decoding else 1) for s in steps])
     return _cells(
         steps,
         ["attention_decode"],

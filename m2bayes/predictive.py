@@ -10,10 +10,10 @@ import xarray as xr
 
 from m2bayes._jobs import in_threads
 from m2bayes._random import labelled_rng
-from m2bayes.blocks import gathered, law_times, part_of, shapes_at_once, slices
+from m2bayes.blocks import HELD, gathered, law_times, part_of, shapes_at_once, slices
 from m2bayes.discrepancy import cell_scale, run_noise, tapered, unit_fields
 from m2bayes.errors import UnknownNameError, WorkloadError
-from m2bayes.factors import by_sku, families, of_sku, with_skus
+from m2bayes.factors import column, factor_draws, families, of_sku, pooled
 from m2bayes.kernels import unit_sheets
 from m2bayes.mechanism.laws import LAWS, Law
 from m2bayes.quantisation import computes_in, of_dtype
@@ -35,7 +35,7 @@ def predict(
     seed: int = 0,
     among: Sequence[str] = (),
     clock: xr.DataArray | None = None,
-    cost: Callable[[str], xr.DataArray | float] = lambda backend: 1.0,
+    cost: Callable[[str], xr.DataArray] | None = None,
 ) -> xr.DataArray:
     """Joint draws of the time of each kernel on each SKU.
 
@@ -61,7 +61,7 @@ def predict(
         The backends that ``any`` stands for; by default all that the posterior knows.
     clock : DataArray, dims (chain, draw, sku), optional
         Share of its clock that a SKU keeps under a lowered power limit [1].
-    cost : callable
+    cost : callable, optional
         What else a backend's kernels cost, a factor of their time [1].
 
     Returns
@@ -85,20 +85,26 @@ def predict(
     settings: dict[str, Any] = {"regime": regime, "noise": noise, "seed": seed, "clock": clock}
     if law.variant is None:
         return predict_units(posterior, cells, datasheets, backend=backend, **settings)
-    if not law.by_backend:
-        return _by_kernel(posterior, cells, datasheets, "any", settings)
-    known_ones = [*among] or backends(posterior)
-    if backend not in ("any", *known_ones):
-        raise UnknownNameError("backend", backend, ["any", *known_ones])
-    chosen = known_ones if backend == "any" else [backend]
-    parts = ((_by_kernel(posterior, cells, datasheets, b, settings), b) for b in chosen)
-    times = [(time * cost(b)).assign_attrs(units="s") for time, b in parts]
-    if len(times) == 1:
-        return times[0]
-    shape = times[0].shape[:2]
-    pick = labelled_rng(seed, "backend").integers(len(times), size=shape)
-    stacked = np.stack([time.values for time in times])
-    return times[0].copy(data=stacked[pick, np.arange(shape[0])[:, None], np.arange(shape[1])])
+    chosen = ["any"]
+    if law.by_backend:
+        known_ones = [*among] or backends(posterior)
+        if backend not in ("any", *known_ones):
+            raise UnknownNameError("backend", backend, ["any", *known_ones])
+        chosen = known_ones if backend == "any" else [backend]
+    samples = [posterior.sizes[d] for d in SAMPLE]
+    pick = labelled_rng(seed, "backend").integers(len(chosen), size=samples)
+    like, skus = cells[law.sizes[0]], datasheets["sku"].values
+    times = np.empty((len(skus), pick.size, like.size))
+    for i in np.unique(pick):
+        mine = np.flatnonzero(pick == i)
+        whose = settings | {"backend": chosen[i], "draws": mine}
+        times[:, mine] = _by_kernel(posterior, cells, datasheets, whose)
+    found = _labelled(times, posterior, like, skus)
+    if cost is None:
+        return found
+    costs = [cost(name).broadcast_like(found).transpose(*found.dims).values for name in chosen]
+    factor = np.choose(pick.reshape(*samples, *[1] * (found.ndim - 2)), costs)
+    return found.copy(data=found.values * factor)
 
 
 def backends(posterior: xr.Dataset) -> list[str]:
@@ -110,31 +116,32 @@ def _by_kernel(
     posterior: xr.Dataset,
     cells: xr.Dataset,
     datasheets: xr.Dataset,
-    backend: str,
     settings: dict[str, Any],
-) -> xr.DataArray:
-    """Times with one backend, each cell by its own kernel, dims as of `predict`."""
+) -> np.ndarray:
+    """Times [s] of some draws with one backend, each cell by its own kernel: (sku, draw, cell)."""
     law = law_of(posterior)
-    first = cells[law.sizes[0]]
-    labels = law.variant(cells, backend).ravel()  # type: ignore[misc]
-    sizes = {v: ("shape", cells[v].values.ravel()) for v in _columns_of(law, cells)}
-    flat, skus = xr.Dataset(sizes), datasheets["sku"].values
-    samples = (posterior.sizes["chain"], posterior.sizes["draw"])
+    labels = law.variant(cells, settings["backend"]).ravel()  # type: ignore[misc]
+    columns, skus = _columns_of(law, cells), datasheets["sku"].values
     settings = settings | {"seed": own_seed(posterior, settings["seed"])}
-    out = np.empty((*samples, len(skus), len(labels)))
+    out = np.empty((len(skus), len(settings["draws"]), len(labels)))
     for label in np.unique(labels):
         at = np.flatnonzero(labels == label)
         units = unit_sheets(law, datasheets, [f"{sku}/{label}" for sku in skus])
-        part = predict_units(posterior, flat.isel(shape=at), units, backend=backend, **settings)
-        out[..., at] = part.values
-    coords = {d: posterior[d] for d in ("chain", "draw")} | {"sku": skus}
-    coords |= {str(d): cells[d] for d in first.dims if d in cells.coords}
-    return xr.DataArray(
-        out.reshape(*samples, len(skus), *first.shape),
-        dims=("chain", "draw", "sku", *first.dims),
-        coords=coords,
-        attrs={"units": "s"},
-    )
+        some = {name: values[at] for name, values in columns.items()}
+        out[..., at] = _unit_times(posterior, some, units, **settings)
+    return out
+
+
+def _labelled(
+    times: np.ndarray, posterior: xr.Dataset, like: xr.DataArray, skus: np.ndarray
+) -> xr.DataArray:
+    """Times [s] with dims (sku, sample, cell) as of `predict`; the cells are those of `like`."""
+    samples = [posterior.sizes[d] for d in SAMPLE]
+    whole = times.reshape(len(skus), *samples, *like.shape)
+    coords: dict[str, Any] = {d: posterior[d] for d in SAMPLE} | {"sku": skus}
+    coords |= {str(d): like[d] for d in like.dims if d in like.coords}
+    dims = (*SAMPLE, "sku", *like.dims)
+    return xr.DataArray(np.moveaxis(whole, 0, 2), coords=coords, dims=dims, attrs={"units": "s"})
 
 
 def own_seed(posterior: xr.Dataset, seed: int) -> int:
@@ -169,29 +176,53 @@ def predict_units(
     As `predict`, but of units, from `m2bayes.kernels.unit_sheets`: each of them runs every cell.
     """
     law = law_of(posterior)
-    dims, first = cells[law.sizes[0]].dims, cells[law.sizes[0]]
+    own = _columns_of(law, cells)
+    settings: dict[str, Any] = {"regime": regime, "backend": backend, "noise": noise, "seed": seed}
+    times = _unit_times(posterior, own, datasheets, clock=clock, **settings)
+    return _labelled(times, posterior, cells[law.sizes[0]], datasheets["sku"].values)
+
+
+def _unit_times(
+    posterior: xr.Dataset,
+    cells: dict[str, np.ndarray],
+    datasheets: xr.Dataset,
+    *,
+    regime: str,
+    backend: str,
+    noise: int,
+    seed: int,
+    clock: xr.DataArray | None,
+    draws: np.ndarray | None = None,
+) -> np.ndarray:
+    """Times [s] of `predict_units`, dims (sku, draw, cell), of columns with dims (cell,).
+
+    With `draws`, dims (draw,), only of some, by their places.
+    """
+    law = law_of(posterior)
     flat, where = _unique_shapes(law, cells)
-    factors = with_skus(posterior, datasheets, seed=seed)
-    spreads = xr.Dataset(
-        {kind: by_sku(posterior, f"log_sigma_{kind}", datasheets, seed).variable for kind in KINDS}
-    )
+    factors = factor_draws(posterior, datasheets, seed=seed)
     if clock is not None and law.clocked:
-        share = clock.assign_coords(sku=datasheets["sku"].values)
-        factors = factors.assign({law.clocked: factors[law.clocked] * share})
-    terms = law.terms(flat, datasheets, regime=regime, backend=backend)
-    samples = posterior.sizes["chain"] * posterior.sizes["draw"]
-    out = np.empty((datasheets.sizes["sku"], samples, where.size))
-    distinct = flat.sizes["shape"]
+        values = factors[law.clocked][1]
+        share = clock.transpose("sku", *SAMPLE).values
+        factors[law.clocked] = ("sku", *SAMPLE), values * share
+    spreads = {v: pooled(posterior, f"log_sigma_{v}", datasheets, seed) for v in KINDS}
+    terms = law.terms(flat, datasheets.variables, regime=regime, backend=backend)
+    draws = (
+        np.arange(posterior.sizes["chain"] * posterior.sizes["draw"]) if draws is None else draws
+    )
+    samples = len(draws)
+    units = list(zip(datasheets["sku"].values.tolist(), families(datasheets), strict=True))
+    out = np.empty((len(units), samples, where.size))
+    distinct = flat[law.sizes[0]].size
 
     def of_unit(at: int) -> None:
-        sheet = datasheets.isel(sku=[at])
         rows = {k: np.atleast_2d(v) for k, v in of_sku(terms, at).items()}
-        columns = {k: v.reshape(-1, 1) for k, v in of_sku(factors, at, *SAMPLE).items()}
-        shapes = _field_points(law, flat, rows, columns)
-        scales = {
-            kind: np.exp(v).reshape(-1, 1) for kind, v in of_sku(spreads, at, *SAMPLE).items()
-        }
-        error_of = _error_of(posterior, sheet, scales, backend=backend, noise=noise, seed=seed)
+        every = {name: column(held, at) for name, held in factors.items()}
+        shapes = _field_points(law, flat, rows, every)
+        columns = {name: held[draws] for name, held in every.items()}
+        scales = {kind: np.exp(column(held, at)[draws]) for kind, held in spreads.items()}
+        settings: dict[str, Any] = {"backend": backend, "noise": noise, "seed": seed}
+        error_of = _error_of(posterior, units[at], scales, draws, **settings)
         held = out[at] if distinct == where.size else np.empty((samples, distinct))
         for part in slices(distinct, shapes_at_once(samples)):
             time = law_times(law.time, part_of(rows, part), columns)
@@ -199,37 +230,34 @@ def predict_units(
             held[:, part] = time * np.exp(np.clip(error, -LARGEST, LARGEST))
         gathered(held, where, out[at])
 
-    in_threads(of_unit, datasheets.sizes["sku"])
-    chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
-    times = np.moveaxis(out.reshape(len(out), chains, draws, *first.shape), 0, 2)
-    coords = {d: posterior[d] for d in ("chain", "draw")} | {
-        "sku": datasheets["sku"].values,
-        **{d: cells[d] for d in dims if d in cells.coords},
-    }
-    return xr.DataArray(
-        times, dims=("chain", "draw", "sku", *dims), coords=coords, attrs={"units": "s"}
-    )
+    in_threads(of_unit, len(units), busy=samples * distinct >= HELD)
+    return out
 
 
-def _columns_of(law: Law, cells: xr.Dataset) -> list[str]:
-    """Variables of a shape: sizes, sizes that tables leave out, labels."""
-    return [v for v in (*law.sizes, *law.given, *law.labels) if v in cells]
+def _columns_of(law: Law, cells: xr.Dataset) -> dict[str, np.ndarray]:
+    """Sizes of the cells, sizes that tables leave out, and labels, dims (cell,) [as in `cells`]."""
+    names = (v for v in (*law.sizes, *law.given, *law.labels) if v in cells)
+    return {name: cells.variables[name].values.ravel() for name in names}
 
 
-def _unique_shapes(law: Law, cells: xr.Dataset) -> tuple[xr.Dataset, np.ndarray]:
+def _unique_shapes(
+    law: Law, cells: dict[str, np.ndarray]
+) -> tuple[dict[str, xr.Variable], np.ndarray]:
     """Distinct shapes along one dim ``shape``, and where each cell finds its own."""
-    numbers = [v for v in _columns_of(law, cells) if v not in law.labels]
-    sizes = np.stack([cells[v].values.ravel() for v in numbers], axis=1)
-    unique, where = np.unique(sizes.astype(float), axis=0, return_inverse=True)
-    flat = {v: ("shape", unique[:, i]) for i, v in enumerate(numbers)}
-    given = {v: ("shape", np.full(len(unique), float(x))) for v, x in law.given.items()}
-    for label in law.labels:  # one kernel is one label
-        given[label] = ("shape", np.full(len(unique), cells[label].values.ravel()[0]))
-    return xr.Dataset(given | flat), where.ravel()
+    sizes = {name: values for name, values in cells.items() if name not in law.labels}
+    table = np.stack([*sizes.values()], axis=1).astype(float)
+    unique, where = np.unique(table, axis=0, return_inverse=True)
+    given = {v: np.full(len(unique), float(x)) for v, x in law.given.items()}
+    given |= {v: np.full(len(unique), cells[v][0]) for v in law.labels}  # one kernel is one label
+    found = given | dict(zip(sizes, unique.T, strict=True))
+    return {v: xr.Variable("shape", values) for v, values in found.items()}, where.ravel()
 
 
 def _field_points(
-    law: Law, flat: xr.Dataset, rows: dict[str, np.ndarray], columns: dict[str, np.ndarray]
+    law: Law,
+    flat: dict[str, xr.Variable],
+    rows: dict[str, np.ndarray],
+    columns: dict[str, np.ndarray],
 ) -> np.ndarray:
     """Sizes and mean cache gain of each shape [1], dims (shape, size + 1)."""
     gain = law.gain(rows, {name: column.mean() for name, column in columns.items()})
@@ -239,31 +267,34 @@ def _field_points(
 
 def _error_of(
     posterior: xr.Dataset,
-    sheet: xr.Dataset,
+    unit: tuple[str, str],
     scales: dict[str, np.ndarray],
+    draws: np.ndarray,
     *,
     backend: str,
     noise: int,
     seed: int,
 ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Log error of shapes, dims (shape, size), by their modelled times, dims (sample, shape).
+    """Log error of a unit's shapes, dims (shape, size), by their times, dims (draw, shape).
 
-    It is made of discrepancy, build effect and, with `noise`, run noise; dims (sample, shape).
+    It is made of discrepancy, build effect and, with `noise`, run noise; dims (draw, shape).
     """
-    sku, family = str(sheet["sku"].values[0]), families(sheet)[0]
+    sku, family = unit
     samples = posterior.sizes["chain"] * posterior.sizes["draw"]
     settings: dict[str, Any] = {"sku": sku, "draws": samples, "seed": seed}
     settings |= {"lengths": law_of(posterior).lengths, "architecture": family}
     residuals = known(posterior, family, sku)
     build = _build_effect(posterior, sku, backend, max(noise, 1), seed)
+    build = build[:, draws] if build.shape[1] > 1 else build
 
     def error(shapes: np.ndarray, time: np.ndarray) -> np.ndarray:
-        unit, widening = unit_fields(shapes, residuals=residuals, **settings)
+        unit, widening = unit_fields(shapes, residuals=residuals, chosen=draws, **settings)
         delta = tapered(cell_scale(scales["cell"], scales["time"], time) * unit)
         if not noise:
             return delta + build[0]
         labels = ["x".join(f"{v:.0f}" for v in shape) for shape in shapes[:, :-1]]
         run = run_noise(labels, sku=sku, backend=backend, draws=samples, runs=noise, seed=seed)
+        run = run[:, draws]
         return delta + np.median(build + scales["run"] * widening * run, axis=0)
 
     return error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import xarray as xr
 
@@ -45,9 +47,9 @@ KV_BYTES = {"bf16": 2.0, "fp8": 1.0}
 """Size of one number of the KV cache [byte], by its dtype."""
 
 
-def format_of(sheets: xr.Dataset) -> Format:
+def format_of(sheets: Mapping[Any, Any]) -> Format:
     """Format [byte] that datasheets, dims (sku,), are for; 16 bit if they do not say."""
-    return named(str(sheets.coords["dtype"].item()) if "dtype" in sheets.coords else "bf16")
+    return named(str(sheets["dtype"].item()) if "dtype" in sheets else "bf16")
 
 
 def computes_in(name: str) -> str:

@@ -60,7 +60,8 @@ class Question:
     mass, threshold : float
         Mass of the intervals, and the probability from which a verdict is clear [1].
     parts : mapping of Dataset, dims (chain, draw, …)
-        The other posteriors of a whole step, see `m2bayes.step.PARTS`; with as many draws.
+        The other posteriors of a whole step, see `m2bayes.step.PARTS`; with as many draws. On one
+        GPU ``allreduce`` may be missing.
     graphs : bool
         Whether the engine captures CUDA graphs.
     overlap : bool
@@ -103,7 +104,8 @@ class Question:
             raise UnknownNameError("metric", self.metric, METRICS)
         if self.metric == "cost_per_million_tokens":
             require(self.prices, [str(sku) for sku in self.datasheets["sku"].values])
-        if self.whole and not set(PARTS[1:]) <= set(self.parts):
+        needed = set(PARTS[1:]) - ({"allreduce"} if self.tp == 1 else set())
+        if self.whole and not needed <= set(self.parts):
             raise WorkloadError(
                 f"metric {self.metric} needs more than GEMM times, which is all that posterior "
                 f"{self.posterior.attrs['name']} predicts; use gemm_time"
@@ -379,6 +381,8 @@ def extrapolates(question: Question, steps: Sequence[Workload]) -> list[str]:
     cells = operators(question.llm, whole, tp=question.tp)
     columns = []
     for part in ("gemm", "attention_prefill", "attention_decode", "allreduce"):
+        if part not in ("gemm", *question.parts):
+            continue
         posterior = question.posterior if part == "gemm" else question.parts[part]
         own = cells[part].isel(op=cells[part]["op"].values != HEAD)
         columns.append(_beyond(posterior, own))

@@ -22,17 +22,20 @@ def known(posterior: xr.Dataset, family: str, sku: str) -> Residuals | None:
         return None
     found = _of(posterior, family)
     if sku in found.sku:
-        return replace(found, wider=float(posterior["residual_wider"].sel(sku=sku)))
+        at = posterior.indexes["sku"].get_loc(sku)
+        return replace(found, wider=float(posterior.variables["residual_wider"].values[at]))
     return found
 
 
 def _of(held: xr.Dataset, family: str) -> Residuals:
-    own = held["residual_architecture"].values == family
+    own = held.variables["residual_architecture"].values == family
+    names = ("residual_shape", "residual_gain", "residual_sku", "residual", "residual_noise")
+    shape, gain, sku, unit, noise = (held.variables[name].values[own] for name in names)
     return Residuals(
-        shapes=np.column_stack([held["residual_shape"], held["residual_gain"]])[own].astype(float),
-        sku=held["residual_sku"].values[own].astype(str),
-        unit=held["residual"].values[own].astype(float),
-        noise=held["residual_noise"].values[own].astype(float),
+        shapes=np.column_stack([shape, gain]).astype(float),
+        sku=sku.astype(str),
+        unit=unit.astype(float),
+        noise=noise.astype(float),
     )
 
 

@@ -108,7 +108,7 @@ def operator_times(
     cells = operators(llm, steps, tp=tp, graphs=graphs, dtype=form)
     settings: dict[str, Any] = {"noise": noise, "seed": seed}
     clock = capped_share(parts.get("head", parts["gemm"]), datasheets, seed=seed)
-    times = []
+    times, often = [], []
     for part in PARTS[:-1]:
         calls = cells[part]["calls"]
         if not (calls > 0).any():
@@ -129,13 +129,22 @@ def operator_times(
             )
             summed = (cells["host"]["mode"] == host.REPLAYED) & (tp > 1)
             time = narrow.unfused(time, engine or backend, summed, seed=seed)
-        times.append((time * calls).transpose("chain", "draw", "sku", "workload", "op"))
-    blocks = sum(time.sum("op") for time in times)
+        times.append(time.transpose("chain", "draw", "sku", "workload", "op"))
+        often.append(calls.sel(op=time["op"]).transpose("workload", "op").values)
+    values = np.concatenate(
+        [time.values * calls for time, calls in zip(times, often, strict=True)], axis=-1
+    )
+    blocks = times[0].isel(op=0, drop=True).copy(data=values.sum(axis=-1))
     launches, tail = host_times(parts["host"], cells["host"], datasheets, engine or backend, seed)
     added = host.step_time(blocks, launches, tail, overlap=overlap) - blocks
-    times.append(added.expand_dims(op=["host"], axis=-1))
-    whole = xr.concat(times, dim="op", join="override", coords="minimal", compat="override")
-    return whole.transpose("chain", "draw", "sku", "workload", "op").assign_attrs(units="s")
+    added = added.transpose(*blocks.dims).values[..., None]
+    ops = np.concatenate([*(time["op"].values for time in times), ["host"]])
+    return xr.DataArray(
+        np.concatenate([values, added], axis=-1),
+        coords=blocks.coords.assign(op=ops),
+        dims=(*blocks.dims, "op"),
+        attrs={"units": "s"},
+    )
 
 
 def host_times(
@@ -147,11 +156,11 @@ def host_times(
     """
     law, skus = law_of(posterior), datasheets["sku"].values
     units = unit_sheets(law, datasheets, [f"{sku}/{engine}" for sku in skus])
-    factors = with_skus(posterior, units, seed=seed)
-    if "sku" in factors.dims:
-        factors = factors.assign_coords(sku=skus)
-    terms = law.terms(cells, datasheets, regime="served")
-    return host.launch_time(terms, factors), host.tail_time(terms, factors)
+    factors = with_skus(posterior, units, seed=seed).drop_vars("sku", errors="ignore")
+    terms = law.terms(cells.variables, datasheets.variables, regime="served")
+    found = (host.launch_time(terms, factors), host.tail_time(terms, factors))
+    launches, tail = (t.assign_coords(sku=skus, workload=cells["workload"]) for t in found)
+    return launches, tail
 
 
 def _allreduce(

@@ -33,7 +33,7 @@ def parse_workload(spec: str) -> Workload:
     Parameters
     ----------
     spec : str
-        ``decode:batch=64,context=2048``, ``prefill:tokens=4096[,context=0]``,
+        ``decode:batch=64,context=2048``, ``prefill:tokens=4096[,context=0,batch=1]``,
         ``mixed:prefill=512,batch=64,context=2048``, ``gemm:m=64,n=6144,k=4096`` or
         ``attention:phase=decode,batch=64,context=2048,heads=32,kv_heads=8``; sizes
         [token], of a gemm [1]: whole numbers up to 1e6 (batch), 1e8 (others), 1e7 (of a gemm).

@@ -54,7 +54,7 @@ def threads(shared, job):
     from m2bayes import _jobs
 
     at = []
-    _jobs.in_threads(lambda i: at.append(threading.get_ident()), 8)
+    _jobs.in_threads(lambda i: at.append(threading.get_ident()), 8, busy=True)
     return {*at} == {threading.get_ident()}
 
 

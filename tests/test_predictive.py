@@ -175,7 +175,7 @@ def test_the_number_of_threads_changes_nothing(
 def test_a_fault_in_a_thread_is_a_fault(monkeypatch):
     monkeypatch.setattr(_jobs, "CORES", 4)
     with pytest.raises(ZeroDivisionError):
-        _jobs.in_threads(lambda at: 1 / (at - 3), 8)
+        _jobs.in_threads(lambda at: 1 / (at - 3), 8, busy=True)
 
 
 @pytest.mark.parametrize("noise", [0, 3])

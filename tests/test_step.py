@@ -332,8 +332,10 @@ def test_any_backend_is_one_for_all_kernels_of_a_draw(parts, llm, sheets):
     mixed, sglang, vllm = (
         times(parts, llm, sheets, MIXED, backend=b).sel(op=ops) for b in ("any", "sglang", "vllm")
     )
-    is_vllm = (mixed == vllm).all(("sku", "workload", "op"))
-    is_sglang = (mixed == sglang).all(("sku", "workload", "op"))
+    # sums of some draws alone may round otherwise
+    is_vllm, is_sglang = (
+        (abs(mixed / own - 1) < 1e-4).all(("sku", "workload", "op")) for own in (vllm, sglang)
+    )
     assert (is_vllm != is_sglang).all()
     assert 0.3 < is_vllm.mean() < 0.7
 

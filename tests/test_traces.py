@@ -250,16 +250,11 @@ def test_one_midpoint_would_miss_a_knee_that_the_points_see():
 
 
 @pytest.mark.parametrize(("length", "batch"), [(128, 64), (512, 6), (2048, 3), (300, 1), (999, 5)])
-def test_prompts_that_share_a_step_do_not_attend_to_each_other(length, batch):
-    """Work linear in tokens and in attended pairs: a batch costs the sum of its prompts."""
-
-    def law(step):
-        return 3 * step.tokens + (step.tokens**2 / 2 + step.tokens * step.context) / 100
-
+def test_prompts_share_steps_of_as_many_tokens_as_an_engine_takes(length, batch):
     parts = _steps.prefill_steps(length, batch)
-    exact = batch * law(Step("prefill", tokens=length))
-    assert summed(parts, law) == pytest.approx(exact, rel=1e-12)
-    assert max(step.tokens for step in parts) <= max(_steps.PREFILL_TOKENS, length)
+    assert summed(parts, lambda step: step.prompts) == batch
+    assert {step.tokens for step in parts} == {length}
+    assert max(step.new_tokens for step in parts) <= max(_steps.PREFILL_TOKENS, length)
 
 
 def test_a_generation_is_its_prefill_and_one_step_less_than_its_tokens():

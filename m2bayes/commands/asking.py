@@ -25,7 +25,7 @@ MOST_RUNS, MOST_DRAWS = 1000, 50_000_000
 
 def rank(args: argparse.Namespace) -> int:
     """Rank SKUs for each workload."""
-    question, target = ask(args), figure_file(args)
+    question, target = ask(args, as_it_stands=True), figure_file(args)
     with progress(args, len(question.workloads)) as advance:
         results = answers(question, ranked, advance=advance)
     crossed = crossovers(question, results)
@@ -41,7 +41,7 @@ def predict(args: argparse.Namespace) -> int:
     """Predict times for each workload and SKU."""
     if not 0 <= args.noise <= MOST_RUNS:
         raise WorkloadError(f"--noise {args.noise}: give 0 to {MOST_RUNS} runs")
-    question, target = ask(args), figure_file(args)
+    question, target = ask(args, as_it_stands=True), figure_file(args)
     if args.by == "op" and question.metric == "tokens_per_second":
         raise WorkloadError("--by op breaks a time down; ask for --metric step_time")
     blocks = _Blocks(question, args.out) if args.out else None

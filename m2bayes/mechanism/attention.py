@@ -36,12 +36,12 @@ COMBINE_LENGTH = 300.0  # [token] from which a context is split
 ELEMENT = 2.0  # [byte] of bf16
 
 
-def _sizes(cells: xr.Dataset, *names: str) -> list[Any]:
+def _sizes(cells: Mapping[Any, Any], *names: str) -> list[Any]:
     return [cells[name].astype(float) for name in names]
 
 
 def prefill_terms(
-    cells: xr.Dataset, sheets: xr.Dataset, *, regime: str, backend: Any = "any"
+    cells: Mapping[Any, Any], sheets: Mapping[Any, Any], *, regime: str, backend: Any = "any"
 ) -> xr.Dataset:
     """Everything in the prefill law that has no parameter in it.
 
@@ -181,7 +181,7 @@ def floor_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
 
 
 def decode_terms(
-    cells: xr.Dataset, sheets: xr.Dataset, *, regime: str, backend: Any = "any"
+    cells: Mapping[Any, Any], sheets: Mapping[Any, Any], *, regime: str, backend: Any = "any"
 ) -> xr.Dataset:
     """Everything in the decode law that has no parameter in it.
 

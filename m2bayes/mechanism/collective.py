@@ -15,7 +15,7 @@ SHARPNESS = 2.0  # with which start and transfer meet
 
 
 def allreduce_terms(
-    cells: xr.Dataset, sheets: xr.Dataset, *, regime: str, backend: Any = "any"
+    cells: Mapping[Any, Any], sheets: Mapping[Any, Any], *, regime: str, backend: Any = "any"
 ) -> xr.Dataset:
     """Everything in the all-reduce law that has no parameter in it.
 

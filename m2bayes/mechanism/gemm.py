@@ -34,7 +34,7 @@ KERNELS = 12.0  # timed and warm-up replays in one benchmark run
 
 
 def gemm_terms(
-    cells: xr.Dataset, sheets: xr.Dataset, *, regime: str, backend: Any = "any"
+    cells: Mapping[Any, Any], sheets: Mapping[Any, Any], *, regime: str, backend: Any = "any"
 ) -> xr.Dataset:
     """Everything in the GEMM law that has no parameter in it.
 

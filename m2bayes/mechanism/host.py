@@ -29,7 +29,7 @@ def kernel_count(layers: Any, *, shared: bool) -> Any:
 
 
 def host_terms(
-    cells: xr.Dataset, sheets: xr.Dataset, *, regime: str, backend: Any = "any"
+    cells: Mapping[Any, Any], sheets: Mapping[Any, Any], *, regime: str, backend: Any = "any"
 ) -> xr.Dataset:
     """Everything in the host's law that has no parameter in it.
 

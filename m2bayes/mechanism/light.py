@@ -7,7 +7,7 @@ is bound by its launch, by the memory or by the rate at which the SMs issue load
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ RECENT_EDGE = 3.0  # how the share that is still in L2 falls with the footprint
 
 
 def light_terms(
-    cells: xr.Dataset, sheets: xr.Dataset, *, regime: str, backend: Any = "any"
+    cells: Mapping[Any, Any], sheets: Mapping[Any, Any], *, regime: str, backend: Any = "any"
 ) -> xr.Dataset:
     """Everything in the law of the light kernels that has no parameter in it.
 
@@ -148,8 +148,8 @@ def empty_lanes(kernel: xr.DataArray, width: xr.DataArray) -> xr.DataArray:
     array([0.33333333, 0.        , 0.        , 0.        ])
     """
     strides = np.ceil(width / STRIDE) * STRIDE / width - 1
-    wide = (width > STRIDE) | kernel.isin(IN_TURN)
-    return (wide & kernel.isin([*BLOCK])) * strides
+    wide = (width > STRIDE) | _among(kernel, IN_TURN)
+    return (wide & _among(kernel, [*BLOCK])) * strides
 
 
 def recent_share(footprint: Any, l2: Any) -> Any:
@@ -171,6 +171,11 @@ def recent_share(footprint: Any, l2: Any) -> Any:
     (True, 0.5)
     """
     return 1 / (1 + (footprint / (RECENT_ROOM * l2)) ** RECENT_EDGE)
+
+
+def _among(kernel: xr.DataArray, names: Sequence[str]) -> xr.DataArray:
+    """Whether each kernel is one of `names`; dims of `kernel`."""
+    return kernel.copy(data=np.isin(kernel.values.astype(str), names))
 
 
 def _by_kernel(kernel: xr.DataArray, table: Mapping[str, float]) -> xr.DataArray:

@@ -27,7 +27,7 @@ FEW, SHORT_TILE, TILE = 128, 64, 128  # tokens up to which a tile is short; side
 
 
 def fp8_gemm_terms(
-    cells: xr.Dataset, sheets: xr.Dataset, *, regime: str, backend: Any = "any"
+    cells: Mapping[Any, Any], sheets: Mapping[Any, Any], *, regime: str, backend: Any = "any"
 ) -> xr.Dataset:
     """Everything in the 8-bit GEMM law that has no parameter in it.
 
@@ -67,7 +67,7 @@ def _among(backend: Any, names: tuple[str, ...]) -> xr.DataArray:
 
 
 def _rigid_grid(
-    terms: xr.Dataset, cells: xr.Dataset, sheets: xr.Dataset, rigid: xr.DataArray
+    terms: xr.Dataset, cells: Mapping[Any, Any], sheets: Mapping[Any, Any], rigid: xr.DataArray
 ) -> dict[str, xr.DataArray]:
     """Issue costs of a kernel whose tile M alone decides, where `rigid`, dims broadcast [1]."""
     M, N, K = (cells[v].astype(float) for v in ("M", "N", "K"))
@@ -126,7 +126,7 @@ def fp8_gemm_bounds(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> dic
 
 
 def kv_terms(
-    cells: xr.Dataset, sheets: xr.Dataset, *, regime: str, backend: Any = "any"
+    cells: Mapping[Any, Any], sheets: Mapping[Any, Any], *, regime: str, backend: Any = "any"
 ) -> xr.Dataset:
     r"""Time of a decode attention kernel whose KV cache takes half the bytes, all else equal.
 

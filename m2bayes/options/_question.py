@@ -8,7 +8,7 @@ from m2bayes.options._types import natural, number, text, whole
 
 POSTERIOR = "step_bf16"
 WORKLOAD_HELP = (
-    "decode:batch=64,context=2048 · prefill:tokens=4096[,context=0] · "
+    "decode:batch=64,context=2048 · prefill:tokens=4096[,context=0,batch=1] · "
     "mixed:prefill=512,batch=64,context=2048 · gemm:m=64,n=6144,k=4096 (no --llm) · "
     "attention:phase=decode,batch=64,context=2048,heads=32,kv_heads=8 (no --llm) · "
     "or a .csv/.toml file of them"

@@ -11,6 +11,7 @@ import xarray as xr
 from m2bayes.database import Database
 from m2bayes.evaluate import scores
 from m2bayes.llm import LLM
+from m2bayes.operators import sampled
 from m2bayes.predictive import backends
 from m2bayes.quantisation import named
 from m2bayes.step import aligned, operator_times, spaced
@@ -41,23 +42,11 @@ class StepTimes(Protocol):
 
 
 def prefill_steps(length: int, batch: int, *, most: int = PREFILL_TOKENS) -> dict[Step, float]:
-    """Steps whose times times the weights [1] sum to the prefill of a batch of prompts.
-
-    Prompts share a step of up to `most` tokens. A `Step` prefills one sequence, so n prompts of l
-    tokens are one of nl tokens, less the attention between prompts, which is that of
-    n/2 times l tokens to (n − 1) l cached ones.
-    """
-    steps: dict[Step, float] = {}
+    """Steps that prefill a batch of prompts, up to `most` tokens in one, and how many [1]."""
     together = min(batch, max(1, most // length))
-    for n, times in ((together, batch // together), (batch % together, 1)):
-        if not n:
-            continue
-        parts = {Step("prefill", tokens=n * length): 1.0}
-        if n > 1:
-            parts[Step("prefill", tokens=length, context=(n - 1) * length)] = -n / 2
-            parts[Step("prefill", tokens=length)] = n / 2
-        for step, weight in parts.items():
-            steps[step] = steps.get(step, 0.0) + times * weight
+    steps = {Step("prefill", tokens=length, batch=together): float(batch // together)}
+    if batch % together:
+        steps[Step("prefill", tokens=length, batch=batch % together)] = 1.0
     return steps
 
 
@@ -196,11 +185,12 @@ def _work(llm: LLM, step: Step, tp: int, item: float) -> np.ndarray:
     cells = gemm_cells(llm, [step], tp=tp).squeeze("workload")
     M, N, K, calls = (cells[v].values for v in ("M", "N", "K", "calls"))
     flops, traffic = 2 * M * N * K * calls, (item * (M * K + K * N) + 2 * M * N) * calls
-    sequences, prompt = max(step.batch, 1), step.tokens + step.prefill
-    pairs = step.context * (step.batch or step.tokens) + prompt**2 / 2 + step.batch
+    before = step.context if step.kind == "prefill" else 0
+    prompt = step.tokens + step.prefill
+    pairs = step.prompts * prompt * (before + prompt / 2) + step.decoding * (step.context + 1)
     cache = kv_bytes_per_token(llm, tp=tp) * (step.cached_tokens + step.new_tokens)
     attention = (4 * llm.layers * llm.heads * llm.head_dim / tp * pairs, cache)
-    head = (2 * sequences * llm.hidden * llm.vocab / tp, 2 * llm.hidden * llm.vocab / tp)
+    head = (2 * sampled(step) * llm.hidden * llm.vocab / tp, 2 * llm.hidden * llm.vocab / tp)
     return np.vstack([np.stack([flops, traffic], axis=1), attention, head])
 
 
