@@ -13,6 +13,7 @@ import xarray as xr
 NO_LABELS = b"This is a netCDF dimension but not a netCDF variable"
 SCALE, NUMBER = "CLASS", "_Netcdf4Dimid"  # attributes of a dimension, the second its number
 NUMBERS = "_Netcdf4Coordinates"  # attribute of a variable that holds those of its dimensions
+CODE = np.dtype("int16")  # of such a number
 LABELS = "labels"  # attribute of a variable that holds numbers of labels
 
 
@@ -37,7 +38,7 @@ def read_draws(file: Path) -> xr.Dataset:
 
 def _plain(values: np.ndarray, attrs: Mapping[str, Any] | None = None) -> np.ndarray:
     """Text as NumPy's own strings, also where it is stored as numbers of its labels."""
-    if attrs is not None and LABELS in attrs:
+    if values.dtype == CODE and attrs is not None and LABELS in attrs:
         return np.array(json.loads(str(attrs[LABELS])))[values]
     return values.astype(str) if values.dtype.kind == "O" else values
 
@@ -50,7 +51,7 @@ def netcdf(draws: xr.Dataset) -> bytes:
     for name, held in draws.data_vars.items():
         if held.dtype.kind in "UO":
             labels, at = np.unique(held.values.astype(str), return_inverse=True)
-            codes = (held.dims, at.reshape(held.shape).astype("int16"))
+            codes = (held.dims, at.reshape(held.shape).astype(CODE))
             draws = draws.assign({name: (*codes, {LABELS: json.dumps(labels.tolist())})})
     packed = {
         v: {"zlib": True, "complevel": 4, "shuffle": True}

@@ -69,7 +69,8 @@ def answers(
         time = step_times(question, steps, noise=noise, each=each)
         held = room(question, steps)
         fits, share = feasible(question, steps, held), held.mean(("chain", "draw"))
-        time, limits = time.where(held), cache_limits(question, steps)
+        time = time if held.values.all() else time.where(held)
+        limits = cache_limits(question, steps)
         if keep is not None:
             keep(time)
         outside = dict(zip([s.label for s in steps], extrapolates(question, steps), strict=True))

@@ -22,11 +22,10 @@ PLAIN = {"±": "+-", "µ": "u", "×": "x", "…": "...", "≤": "<=", "≥": ">=
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command: exit code 0 done, 2 bad input, 3 nothing fits, 1 a fault of ours."""
-    if argv is None and sys.argv[1:2] and sys.argv[1] in QUESTIONS:
-        gc.disable()
     # products of small matrices: more threads only wait for each other
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if argv is None and sys.argv[1:2] and sys.argv[1] in QUESTIONS:  # a process for this alone
+        gc.disable()  # it has no time to leave much behind
         for name in SPARED:
             sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # as if not installed
     _streams()

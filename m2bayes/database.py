@@ -415,7 +415,7 @@ def _check_draws(draws: xr.Dataset, record: Posterior) -> None:
     lacking = [name for name in needed if not _holds(draws, name)]
     if lacking:
         raise RecordError(f"posterior {record.name}: no {', '.join(lacking)} in it; fit again")
-    for name, held in draws.data_vars.items():
+    for name, held in draws.variables.items():
         if held.dtype.kind == "f" and not np.isfinite(held.values).all():
             raise RecordError(f"posterior {record.name}: {name} is not finite; fit again")
 

@@ -421,11 +421,10 @@ def _weakest(question: Question, part: str, posterior: xr.Dataset) -> list[int]:
     known = backends(posterior)
     chosen = [question.backend] if question.backend in known else known
     suffix = "" if part in ("gemm", "attention_prefill") else "/gqa"
-    found = []
-    for sku in sheets["sku"].values:
-        units = unit_sheets(law, sheets, [f"{sku}/{name}{suffix}" for name in chosen])
-        found.append(min(BASES.index(str(b)) for b in basis(posterior, units).values))
-    return found
+    labels = [f"{sku}/{name}{suffix}" for sku in sheets["sku"].values for name in chosen]
+    bases = basis(posterior, unit_sheets(law, sheets, labels)).values
+    places = np.array([BASES.index(str(b)) for b in bases])
+    return [int(i) for i in places.reshape(-1, len(chosen)).min(axis=1)]
 
 
 def _beyond(posterior: xr.Dataset, cells: xr.Dataset) -> list[str]:

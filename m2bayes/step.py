@@ -131,16 +131,17 @@ def operator_times(
             time = narrow.unfused(time, engine or backend, summed, seed=seed)
         times.append(time.transpose("chain", "draw", "sku", "workload", "op"))
         often.append(calls.sel(op=time["op"]).transpose("workload", "op").values)
-    values = np.concatenate(
-        [time.values * calls for time, calls in zip(times, often, strict=True)], axis=-1
-    )
-    blocks = times[0].isel(op=0, drop=True).copy(data=values.sum(axis=-1))
+    ops = np.concatenate([*(time["op"].values for time in times), ["host"]])
+    values, at = np.empty((*times[0].shape[:-1], len(ops))), 0
+    for time, calls in zip(times, often, strict=True):
+        np.multiply(time.values, calls, out=values[..., at : at + time.sizes["op"]])
+        at += time.sizes["op"]
+    blocks = times[0].isel(op=0, drop=True).copy(data=values[..., :-1].sum(axis=-1))
     launches, tail = host_times(parts["host"], cells["host"], datasheets, engine or backend, seed)
     added = host.step_time(blocks, launches, tail, overlap=overlap) - blocks
-    added = added.transpose(*blocks.dims).values[..., None]
-    ops = np.concatenate([*(time["op"].values for time in times), ["host"]])
+    values[..., -1] = added.transpose(*blocks.dims).values
     return xr.DataArray(
-        np.concatenate([values, added], axis=-1),
+        values,
         coords=blocks.coords.assign(op=ops),
         dims=(*blocks.dims, "op"),
         attrs={"units": "s"},

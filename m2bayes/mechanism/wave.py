@@ -99,17 +99,23 @@ def tile_choice(M: Any, N: Any, K: Any, sm_count: Any) -> tuple[Any, Any, Any]:
     [128, 256, 1]
     """
     M, N, K, sm_count = np.broadcast_arrays(M, N, K, sm_count)
+    split = np.array(SPLITS)
     best = np.full(M.shape, np.inf)
     chosen = [np.zeros(M.shape, dtype=np.int64) for _ in range(3)]
+    ramp = np.where(
+        (split == 1) | (K[..., None] / split >= SHORTEST_SPLIT),
+        1 + RAMP * split / K[..., None],
+        np.inf,
+    )
     for tile_m, tile_n in TILES:
         tiles = np.ceil(M / tile_m) * np.ceil(N / tile_n)
-        for split in SPLITS:
-            waves = np.ceil(tiles * split / sm_count)
-            cost = waves * tile_m * tile_n / split
-            cost = cost * (1 + RAMP * split / K) * (1 + EDGE * (1 / tile_m + 1 / tile_n))
-            cost = np.where((split == 1) | (K / split >= SHORTEST_SPLIT), cost, np.inf)
-            better = cost < best
-            best = np.where(better, cost, best)
-            for held, new in zip(chosen, (tile_m, tile_n, split), strict=True):
-                held[better] = new
+        waves = np.ceil(tiles[..., None] * split / sm_count[..., None])
+        cost = waves * tile_m * tile_n / split * ramp
+        cost = cost * (1 + EDGE * (1 / tile_m + 1 / tile_n))
+        at = cost.argmin(axis=-1)
+        least = np.take_along_axis(cost, at[..., None], axis=-1)[..., 0]
+        better = least < best
+        best = np.where(better, least, best)
+        for held, new in zip(chosen, (tile_m, tile_n, split[at]), strict=True):
+            np.copyto(held, new, where=better)
     return tuple(chosen)  # type: ignore[return-value]
