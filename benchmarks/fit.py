@@ -13,40 +13,36 @@ import time
 
 import arviz_stats as az
 import numpy as np
-import nutpie
 
 from m2bayes.database import Database
 from m2bayes.hierarchy import Frame
 from m2bayes.inputs import Inputs
+from m2bayes.posterior import chains_of, compiled_model
 
 POSTERIOR = "gemm_bf16-hier_gemm"
 
 
-def sampled(database, *, plain, draws, tune, chains):
-    """One row of the table."""
+def built(database, *, plain):
+    """The stored model, or the same with every level as a standardised offset."""
     inputs = Inputs.recorded(database, database.posterior(POSTERIOR))
     pooled = Frame.pooled
     if plain:
         Frame.pooled = lambda self, *args, **kw: pooled(self, *args, **kw | {"centred": ()})
     try:
-        model = inputs.build(database.builder(database.posterior(POSTERIOR).model))
+        return inputs.build(database.builder(database.posterior(POSTERIOR).model))
     finally:
         Frame.pooled = pooled
+
+
+def sampled(database, *, plain, draws, tune, chains):
+    """One row of the table."""
+    model = built(database, plain=plain)
     start = time.perf_counter()
-    compiled = nutpie.compile_pymc_model(model)
+    compiled = compiled_model(model, jitter=True)
     compile_time = time.perf_counter() - start
     start = time.perf_counter()
-    tree = nutpie.sample(
-        compiled,
-        draws=draws,
-        tune=tune,
-        chains=chains,
-        cores=2,
-        seed=1,
-        target_accept=0.9,
-        save_warmup=False,
-        progress_bar=False,
-    )
+    settings = {"draws": draws, "tune": tune, "chains": chains, "seed": 1, "target_accept": 0.9}
+    tree = chains_of(compiled, **settings)
     wall = time.perf_counter() - start
     ess = az.ess(tree["posterior"].to_dataset(), method="bulk")
     smallest = min(float(np.nanmin(v.values)) for v in ess.data_vars.values())

@@ -133,8 +133,8 @@ def operator_times(
         often.append(calls.sel(op=time["op"]).transpose("workload", "op").values)
     ops = np.concatenate([*(time["op"].values for time in times), ["host"]])
     values, at = np.empty((*times[0].shape[:-1], len(ops))), 0
-    for time, calls in zip(times, often, strict=True):
-        np.multiply(time.values, calls, out=values[..., at : at + time.sizes["op"]])
+    for time, count in zip(times, often, strict=True):
+        np.multiply(time.values, count, out=values[..., at : at + time.sizes["op"]])
         at += time.sizes["op"]
     blocks = times[0].isel(op=0, drop=True).copy(data=values[..., :-1].sum(axis=-1))
     launches, tail = host_times(parts["host"], cells["host"], datasheets, engine or backend, seed)

@@ -49,14 +49,20 @@ class Counted:
         return lambda x: self._count(getattr(math, name), x)
 
 
+def benchmark(name):
+    """Module of a benchmark."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def by_hand(model, inputs):
     """Density and gradient by hand, not compiled; what counts its calls; places of parameters."""
-    spec = importlib.util.spec_from_file_location("density", ROOT / "benchmarks" / "density.py")
-    module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(numba, "njit", lambda *a, **_: a[0] if a else lambda f: f)
-        spec.loader.exec_module(module)
+        module = benchmark("density")
     module.math = counted = Counted()
     places, start = {}, 0
     for name, value in model.initial_point().items():
@@ -143,3 +149,15 @@ def test_a_law_that_wastes_exponentials_is_seen(database, inputs, sizes, hand_co
     )
     wasteful = inputs.build(database.builder("hier_gemm"))
     assert counts([wasteful.logp()], wasteful, *sizes) > VALUE * hand_count
+
+
+def test_the_plain_parametrisation_has_every_level_as_an_offset(database, model):
+    """What `benchmarks/fit.py` compares with: as many numbers, none of them a level itself."""
+    plain = benchmark("fit").built(database, plain=True)
+    names, offsets = ({v.name for v in m.free_RVs} for m in (model, plain))
+    levels = names - offsets
+    assert levels  # the stored one samples some levels
+    assert {v.name for v in plain.deterministics} >= levels
+    assert len(names) == len(offsets)
+    sizes = [sum(v.size for v in m.initial_point().values()) for m in (model, plain)]
+    assert sizes[0] == sizes[1]

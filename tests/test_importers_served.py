@@ -118,6 +118,16 @@ def test_a_whole_batch_of_vllm(write):
     assert np.isnan(row["tpot"])
 
 
+def test_a_whole_batch_asked_for_one_token_is_its_prefill(write):
+    """What `m2bayes next` names to time a prefill step, read by --calibrate."""
+    facts = {"batch": 4, "input_tokens": 512, "output_tokens": 1}
+    (row,) = read_measurements(write(LATENCY), sku="h100", **facts).to_dict("records")
+    assert (row["workload"], row["step_time"]) == ("prefill:tokens=512,batch=4", 1.55)
+    longer = facts | {"output_tokens": 2}
+    (row,) = read_measurements(write(LATENCY), sku="h100", **longer).to_dict("records")
+    assert row["workload"] == ""
+
+
 def test_an_open_loop_run_has_no_known_batch(write):
     run = SERVE | {"max_concurrency": None, "request_rate": 4.0}
     (row,) = read_measurements(write(run), sku="h100").to_dict("records")

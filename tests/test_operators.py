@@ -78,6 +78,19 @@ def test_a_vocabulary_that_does_not_divide_is_rounded_up(llm):
     assert set(odd["N"].values) == {32065}
 
 
+def test_prompts_of_one_step_attend_to_themselves_alone(llm):
+    """One kernel of four sequences; all else sees their tokens, the LM head one row of each."""
+    steps = [parse_workload(s) for s in ("prefill:tokens=512,batch=4", "prefill:tokens=2048")]
+    parts = operators(llm, steps)
+    attention = parts["attention_prefill"].isel(op=0)
+    assert [attention[v].values.tolist() for v in ("batch", "length")] == [[4, 1], [512, 2048]]
+    assert (parts["attention_decode"]["calls"] == 0).all()
+    assert parts["host"]["sequences"].values.tolist() == [4, 1]
+    products = parts["gemm"]["M"].sel(op=["qkv", "lm_head"]).values.tolist()
+    assert products == [[2048, 4], [2048, 1]]
+    np.testing.assert_array_equal(*parts["light"]["tokens"].values)
+
+
 def test_prefill_attention_by_hand(tp, parts):
     held = parts["attention_prefill"].isel(op=0)
     assert held["calls"].values.tolist() == [0, LAYERS, LAYERS, LAYERS]

@@ -59,6 +59,7 @@ def test_each_kind_of_spec_is_read():
     assert parse_workload("decode:batch=64,context=2048") == DECODE
     assert parse_workload("prefill:tokens=4096") == Step("prefill", tokens=4096)
     assert parse_workload("prefill:tokens=9,context=1") == Step("prefill", tokens=9, context=1)
+    assert parse_workload("prefill:tokens=9,batch=4") == Step("prefill", tokens=9, batch=4)
     mixed = Step("mixed", prefill=512, batch=64, context=2048)
     assert parse_workload("mixed:prefill=512,batch=64,context=2048") == mixed
     assert parse_workload("gemm:m=64,n=6144,k=4096") == Kernel(m=64, n=6144, k=4096)
@@ -76,7 +77,13 @@ def test_the_label_is_the_canonical_spec():
 sizes, batches, sides = st.integers(1, 10**8), st.integers(1, 10**6), st.integers(1, 10**7)
 workloads = st.one_of(
     st.builds(Step, st.just("decode"), batch=batches, context=sizes),
-    st.builds(Step, st.just("prefill"), tokens=sizes, context=st.integers(0, 10**8)),
+    st.builds(
+        Step,
+        st.just("prefill"),
+        tokens=sizes,
+        context=st.integers(0, 10**8),
+        batch=st.integers(0, 10**6),
+    ),
     st.builds(Step, st.just("mixed"), prefill=sizes, batch=batches, context=sizes),
     st.builds(Kernel, m=sides, n=sides, k=sides),
 )
@@ -92,6 +99,16 @@ def test_tokens_of_a_step_are_those_of_its_batch():
     prefill = parse_workload("prefill:tokens=4096,context=100")
     assert [s.new_tokens for s in (DECODE, prefill, mixed)] == [64, 4096, 576]
     assert [s.cached_tokens for s in (DECODE, prefill, mixed)] == [131072, 100, 131072]
+
+
+def test_prompts_of_one_step_are_counted_and_one_is_the_default():
+    four = parse_workload("prefill:tokens=512,context=64,batch=4")
+    assert (four.prompts, four.decoding, four.new_tokens, four.cached_tokens) == (4, 0, 2048, 256)
+    assert four.place[1:] == pytest.approx((11, np.log2(65)))
+    alone = parse_workload("prefill:tokens=512,batch=1")
+    assert alone == parse_workload("prefill:tokens=512")
+    assert (alone.label, alone.prompts) == ("prefill:tokens=512", 1)
+    assert (DECODE.prompts, DECODE.decoding) == (0, 64)
 
 
 @pytest.mark.parametrize(

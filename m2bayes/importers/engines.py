@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from m2bayes._files import shown
@@ -51,7 +52,8 @@ def read_vllm(path: Path, ask: Ask) -> Part:
     -------
     Part
         One row [s], dims (measurement,); ``workload`` and ``step_time`` are the decode step that
-        the time per output token stands for, where the number of running requests is known.
+        the time per output token stands for, where the number of running requests is known, or
+        the prefill step of a whole batch that was asked for one token.
 
     Raises
     ------
@@ -252,13 +254,20 @@ def _part(found: list[dict[str, Any]], path: Path, ask: Ask, column: str, rest: 
 
 
 def _step(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Decode step that the time per output token stands for: all requests, half of the output."""
-    batch = row["concurrency"]
-    context = row["input_tokens"] + row["output_tokens"] / 2
-    if not (row["tpot"] > 0 and batch >= 1 and context >= 1):
+    """Decode step that the time per output token stands for: all requests, half of the output.
+
+    A run that only has a time of the whole batch, and one output token, is its prefill.
+    """
+    batch, tokens, time = row["concurrency"], row["input_tokens"], row["tpot"]
+    prefill = np.isnan(time) and np.isnan(row["ttft"]) and row["output_tokens"] == 1
+    sizes = {"context": tokens + row["output_tokens"] / 2}
+    if prefill:
+        time, sizes = row["e2e_time"], {"tokens": tokens}
+    if not (time > 0 and batch >= 1 and min(sizes.values()) >= 1):
         return {"workload": "", "step_time": float("nan")}
+    whole = {name: round(size) for name, size in sizes.items()}
     try:
-        step = Step("decode", batch=round(batch), context=round(context))
+        step = Step("prefill" if prefill else "decode", batch=round(batch), **whole)
     except WorkloadError:
         return {"workload": "", "step_time": float("nan")}
-    return {"workload": step.label, "step_time": row["tpot"]}
+    return {"workload": step.label, "step_time": time}
