@@ -131,8 +131,13 @@ def _annotate_memory(
             sku["sequences"] = limits[i]
 
 
-def ranked(question: Question, time: xr.DataArray) -> Iterator[dict[str, Any]]:
-    """Ranking of the SKUs for each workload: a `dict` as in ``m2bayes rank --json``."""
+def ranked(
+    question: Question, time: xr.DataArray, *, explain_clear: bool = True
+) -> Iterator[dict[str, Any]]:
+    """Ranking of the SKUs for each workload: a `dict` as in ``m2bayes rank --json``.
+
+    What the uncertainty comes from is found where the choice is open, else if asked for.
+    """
     metric = metric_of(question, time)
     result = decision.rank(
         metric,
@@ -144,6 +149,7 @@ def ranked(question: Question, time: xr.DataArray) -> Iterator[dict[str, Any]]:
     told = _when_it_fits(metric, question.mass)  # what does not always fit is ranked by it, too
     for i, workload in enumerate(result["workload"].values):
         one = result.isel(workload=i)
+        explain = explain_clear or str(one["verdict"].item()) != "clear"
         yield {
             "workload": str(workload),
             "skus": [
@@ -157,7 +163,9 @@ def ranked(question: Question, time: xr.DataArray) -> Iterator[dict[str, Any]]:
             "choice": str(one["choice"].item()) or None,
             "verdict": str(one["verdict"].item()),
             "contenders": [str(s) for s in one["sku"].values[one["contender"].values]],
-            "dominated_by": _dominated_by(question, time.isel(workload=i), one, factors),
+            "dominated_by": _dominated_by(question, time.isel(workload=i), one, factors)
+            if explain
+            else [],
         }
 
 

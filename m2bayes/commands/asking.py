@@ -6,6 +6,7 @@ import argparse
 import csv
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from m2bayes import output, tables
@@ -27,7 +28,8 @@ def rank(args: argparse.Namespace) -> int:
     """Rank SKUs for each workload."""
     question, target = ask(args, as_it_stands=True), figure_file(args)
     with progress(args, len(question.workloads)) as advance:
-        results = answers(question, ranked, advance=advance)
+        told = partial(ranked, explain_clear=args.json)
+        results = answers(question, told, advance=advance)
     crossed = crossovers(question, results)
     if target:
         from m2bayes.plot import asked, save
