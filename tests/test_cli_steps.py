@@ -286,6 +286,44 @@ def test_a_mixed_step_makes_a_token_for_each_new_one():
     assert rate == pytest.approx((256 + 16) / time, rel=0.01)
 
 
+@pytest.mark.parametrize("length", [256, 1024])
+def test_prompts_of_one_step_take_less_than_one_prompt_as_long(length):
+    """As many tokens in all products, fewer pairs in attention; more than one of them takes."""
+    specs = [
+        f"prefill:tokens={length},batch=8",
+        f"prefill:tokens={8 * length}",
+        f"prefill:tokens={length}",
+    ]
+    packed, whole, one = (
+        entry["skus"] for entry in answered("predict", specs, "--by", "op")["results"]
+    )
+    for eight, long, single in zip(packed, whole, one, strict=True):
+        assert single["median"] < eight["median"] < long["median"]
+        ops = [{o["op"]: o["median"] for o in sku["ops"]} for sku in (eight, long)]
+        assert ops[0]["qkv"] == ops[1]["qkv"]
+        assert ops[0]["attention_prefill"] < ops[1]["attention_prefill"]
+    refused = refusal(asked("predict", "prefill:tokens=131072,batch=64"), 3)
+    assert "does not fit" in refused
+
+
+@pytest.mark.parametrize(
+    ("extra", "unread"),
+    [
+        ((), {"allreduce", "kv_fp8"}),
+        (("--tp", "2"), {"kv_fp8"}),
+        (("--kv-dtype", "fp8"), {"allreduce"}),
+    ],
+)
+def test_posteriors_of_kernels_that_a_question_has_none_of_are_not_read(monkeypatch, extra, unread):
+    read = []
+    draws = Database.draws
+    monkeypatch.setattr(
+        Database, "draws", lambda self, name: read.append(name) or draws(self, name)
+    )
+    answered("rank", DECODE, *extra)
+    assert {part for part, name in ASSEMBLY.parts.items() if name not in read} == unread
+
+
 @pytest.mark.parametrize("workload", [DECODE, PREFILL, MIXED, "decode:batch=1,context=16"])
 def test_a_step_takes_longer_than_its_matrix_products(workload):
     step, gemm = (answered("predict", workload, "--metric", m) for m in ("step_time", "gemm_time"))
