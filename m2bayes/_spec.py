@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 from numbers import Integral
@@ -16,7 +16,7 @@ _FORMS: dict[str, tuple[str, dict[str, tuple[int, int]]]] = {
     "decode": ("decode:batch=64,context=2048", {"batch": _BATCH, "context": _TOKENS}),
     "prefill": (
         "prefill:tokens=4096",
-        {"tokens": _TOKENS, "context": (0, 10**8), "batch": (0, 10**6)},
+        {"tokens": _TOKENS, "context": (0, 10**8), "batch": _BATCH},
     ),
     "mixed": (
         "mixed:prefill=512,batch=64,context=2048",
@@ -24,6 +24,7 @@ _FORMS: dict[str, tuple[str, dict[str, tuple[int, int]]]] = {
     ),
     "gemm": ("gemm:m=64,n=6144,k=4096", {"m": _SIDE, "n": _SIDE, "k": _SIDE}),
 }
+_OPTIONAL = {"prefill": ("batch",)}  # of these keys; one whose smallest number is 0 is, too
 _HEADS = {"heads": (1, 10**5), "kv_heads": (1, 10**5), "head_dim": (0, 10**4)}
 _PHASES: dict[str, tuple[str, dict[str, tuple[int, int]]]] = {  # example, bounds of the keys
     "decode": (
@@ -108,14 +109,15 @@ class Step:
         return self.context * max(self.batch, 1)
 
     @property
-    def place(self) -> tuple[float, float, float]:
-        """Where the step lies: its kind, new tokens and context [octave]; kinds are far apart.
+    def place(self) -> tuple[float, float, float, float]:
+        """Where the step lies: kind, new tokens, context, prompts [octave]; kinds are far apart.
 
         >>> Step("decode", batch=8, context=1023).place[1:]
-        (3.0, 10.0)
+        (3.0, 10.0, 0.0)
         """
         apart = 100.0 * ("prefill", "decode", "mixed").index(self.kind)
-        return apart, log2(self.new_tokens), log2(1 + self.context)
+        prompts = log2(max(self.prompts, 1))
+        return apart, log2(self.new_tokens), log2(1 + self.context), prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,18 +226,24 @@ def build(kind: str, given: Mapping[str, Any], where: str) -> Workload:
 
 def _sizes(kind: str, given: Mapping[str, Any], where: str) -> dict[str, int]:
     example, keys = form_of(kind, where)
-    return checked(keys, given, where, example)
+    return checked(keys, given, where, example, optional=_OPTIONAL.get(kind, ()))
 
 
 def checked(
-    keys: Mapping[str, tuple[int, int]], given: Mapping[str, Any], where: str, example: str
+    keys: Mapping[str, tuple[int, int]],
+    given: Mapping[str, Any],
+    where: str,
+    example: str,
+    *,
+    optional: Sequence[str] = (),
 ) -> dict[str, int]:
     """Sizes as whole numbers within their bounds; those that may be left out need not be given."""
     for key in given:
         if key not in keys:
             fail(where, str(UnknownNameError("key", key, keys)), example)
     sizes = {key: _whole(value, key, keys[key], where, example) for key, value in given.items()}
-    missing = [key for key, (low, _) in keys.items() if low and key not in sizes]
+    needed = [key for key, (low, _) in keys.items() if low and key not in optional]
+    missing = [key for key in needed if key not in sizes]
     if missing:
         fail(where, f"{missing[0]} is missing", example)
     return sizes

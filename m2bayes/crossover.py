@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from m2bayes.question import Question, metric_of, step_times
 from m2bayes.workload import Step
 
-VARIED = {"decode": "batch", "prefill": "tokens", "mixed": "batch"}
+VARIED = {"decode": ("batch",), "mixed": ("batch",), "prefill": ("tokens", "batch")}
 STEPS = 17  # sizes tried between the two workloads whose choice differs
 BEYOND = 5  # and between two others of the same choices
 
@@ -20,7 +20,7 @@ BEYOND = 5  # and between two others of the same choices
 def crossovers(question: Question, results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Find between neighbouring workloads the size at which the choice changes.
 
-    Workloads are neighbours when they differ in batch (decode, mixed) or tokens (prefill) alone.
+    Workloads are neighbours when they differ in batch, or in tokens of a prefill, alone.
     A choice that changes because a SKU no longer fits is no crossover. The size is looked for
     among all such workloads on whose one side the one SKU is chosen, and on the other the other.
 
@@ -44,16 +44,25 @@ def crossovers(question: Question, results: list[dict[str, Any]]) -> list[dict[s
     fits = {e["workload"]: {s["sku"] for s in e["skus"] if s["fits"]} for e in results}
     steps = [w for w in question.workloads if isinstance(w, Step)]
     found = []
-    for _, group in groupby(sorted(steps, key=_key), key=lambda s: _key(s)[:-1]):
-        own = list(group)
+    for own, size in _series(steps):
         for at, (first, last) in enumerate(pairwise(own)):
             before, after = choice[first.label], choice[last.label]
             pair = {before, after}
             if before != after and pair <= fits[first.label] and pair <= fits[last.label]:
                 chosen = [choice[s.label] if pair <= fits[s.label] else None for s in own]
                 start, end = _run(chosen, at, -1), _run(chosen, at + 1, 1)
-                found.append(_between(question, own[start : end + 1], at - start, (before, after)))
+                some = own[start : end + 1]
+                found.append(_between(question, some, size, at - start, (before, after)))
     return found
+
+
+def _series(steps: Sequence[Step]) -> Iterator[tuple[list[Step], str]]:
+    """Steps that differ in one size alone, in its order, and that size."""
+    for kind, sizes in VARIED.items():
+        for size in sizes:
+            own = sorted((s for s in steps if s.kind == kind), key=lambda s: _key(s, size))
+            for _, group in groupby(own, key=lambda s: _key(s, size)[:-1]):
+                yield list(group), size
 
 
 def _run(chosen: Sequence[str | None], at: int, step: int) -> int:
@@ -63,18 +72,22 @@ def _run(chosen: Sequence[str | None], at: int, step: int) -> int:
     return at
 
 
-def _key(step: Step) -> tuple[Any, ...]:
-    varied = VARIED[step.kind]
+def _key(step: Step, varied: str) -> tuple[int, ...]:
     rest = [getattr(step, k) for k in ("batch", "context", "tokens", "prefill") if k != varied]
-    return (step.kind, *rest, getattr(step, varied))
+    return (*rest, _size(step, varied))
+
+
+def _size(step: Step, name: str) -> int:
+    """Size of a step [1]; a prefill that names no batch is of one prompt."""
+    return max(int(getattr(step, name)), 1)
 
 
 def _between(
-    question: Question, own: Sequence[Step], at: int, chosen: tuple[str, str]
+    question: Question, own: Sequence[Step], size: str, at: int, chosen: tuple[str, str]
 ) -> dict[str, Any]:
     """Crossover between the workload at a place and the next, sought among all of them."""
-    size, (before, after) = VARIED[own[0].kind], chosen
-    sizes = _sizes([getattr(step, size) for step in own], at)
+    before, after = chosen
+    sizes = _sizes([_size(step, size) for step in own], at)
     changes: list[dict[str, Any]] = [{size: int(value)} for value in sizes]
     steps = [replace(own[0], **change) for change in changes]
     pair = question.datasheets.sel(sku=[before, after])

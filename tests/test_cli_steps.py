@@ -496,6 +496,17 @@ def test_a_calibrated_step_takes_what_was_measured(timed, plain):
         assert by_sku(found, i)[H200] == by_sku(plain, i)[H200]
 
 
+def test_packed_prompts_and_one_as_long_are_timed_apart(timed):
+    """They have as many new tokens, and are no neighbours all the same."""
+    specs = ["prefill:tokens=512,batch=4", "prefill:tokens=2048"]
+    plain = answered("predict", specs)
+    target = {s: by_sku(plain, i)[H100]["median"] + (5e-3, 25e-3)[i] for i, s in enumerate(specs)}
+    found = answered("predict", specs, *timed(*measured(target)))
+    for i, spec in enumerate(specs):
+        mine = by_sku(found, i)[H100]
+        assert mine["interval"]["low"] < target[spec] < mine["interval"]["high"]
+
+
 def test_a_faster_engine_moves_the_median_down(timed, plain):
     target = {step: by_sku(plain, i)[H100]["median"] * 0.8 for i, step in enumerate(STEPS)}
     found = answered("predict", STEPS, *timed(*measured(target)))

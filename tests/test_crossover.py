@@ -1,5 +1,6 @@
 """Crossovers: between neighbouring workloads whose choice differs, at the size that matters."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -65,6 +66,17 @@ def test_a_known_crossover_is_found_within_one_step_of_the_grid(question, monkey
     assert found["interval"]["low"] == found["interval"]["high"] == found["median"]
     assert (found["size"], found["p_between"]) == ("batch", 1.0)
     assert (found["before"], found["after"]) == ("H200-141GB-SXM", "H100-80GB-SXM")
+
+
+def test_a_crossover_over_prompts_is_found_from_one_on(question, monkeypatch):
+    """Four prompts of 64 tokens are 256 new ones; a prefill that names no batch is of one."""
+    specs = ("prefill:tokens=64", "prefill:tokens=64,batch=4", "decode:batch=1,context=512")
+    monkeypatch.setattr(crossover, "step_times", crossing_at(100))
+    monkeypatch.setitem(globals(), "SPECS", specs)
+    question = dataclasses.replace(question, workloads=[parse_workload(s) for s in specs])
+    (found,) = crossover.crossovers(question, results("H200-141GB-SXM", "H100-80GB-SXM", None))
+    assert (found["size"], found["median"], found["tried"]) == ("batch", 2, [1, 4])
+    assert found["between"] == list(specs[:2])
 
 
 def spread(question, steps, noise=0):

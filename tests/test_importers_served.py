@@ -111,6 +111,8 @@ def test_a_served_run_calibrates(write, tmp_path):
 def test_a_whole_batch_of_vllm(write):
     path = write(LATENCY)
     assert "add --given batch=… input_tokens=… output_tokens=…" in refused(path, sku="h100")
+    said = {"batch": 8, "output_tokens": 128}
+    assert "does not say its input_tokens; add" in refused(path, sku="h100", **said)
     facts = {"batch": 8, "input_tokens": 32, "output_tokens": 128, "llm": "x"}
     (row,) = read_measurements(path, sku="h100", **facts).to_dict("records")
     assert row["e2e_time"] == 1.55
@@ -126,6 +128,18 @@ def test_a_whole_batch_asked_for_one_token_is_its_prefill(write):
     longer = facts | {"output_tokens": 2}
     (row,) = read_measurements(write(LATENCY), sku="h100", **longer).to_dict("records")
     assert row["workload"] == ""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"batch": 0}, {"batch": 4.5}, {"input_tokens": 1e30}, {"output_tokens": -1}, {"tp": 0}],
+)
+def test_a_fact_that_counts_nothing_is_refused(write, wrong):
+    facts = {"batch": 4, "input_tokens": 512, "output_tokens": 1} | wrong
+    ((name, _),) = wrong.items()
+    message = refused(write(LATENCY), sku="h100", **facts)
+    assert f"--given {name}=" in message
+    assert "give a whole number from 1 to 1,000,000" in message
 
 
 def test_an_open_loop_run_has_no_known_batch(write):

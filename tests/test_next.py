@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from helpers import refusal, run
+from scipy.stats import spearmanr
 
 from m2bayes import options
 from m2bayes.asking import ask
@@ -121,7 +122,7 @@ def test_readings_move_with_what_they_read(close):
     for sku in asked.datasheets["sku"].values:
         seen = read.sel(candidate=f"{label} on H100-80GB-SXM").values.ravel()
         own = time.sel(sku=sku).transpose("chain", "draw").values.ravel()
-        corr[str(sku)] = np.corrcoef(seen, own)[0, 1]
+        corr[str(sku)] = spearmanr(seen, own)[0]  # of ranks: single draws have long tails
     assert corr["H100-80GB-SXM"] > max(0.2, corr["H200-141GB-SXM"])
 
 
@@ -192,6 +193,20 @@ def test_a_sequence_costs_what_all_its_measurements_cost():
             "1",
             "--input-len 1024 --output-len 1 --num-iters 5 --output-json run.json",
             'H100-80GB-SXM,"prefill:tokens=1024",T with T = avg_latency of run.json [s]',
+        ),
+        (
+            "prefill:tokens=1024,batch=4",
+            "1",
+            "--batch-size 4 --input-len 1024 --max-num-batched-tokens 4096 --output-len 1 "
+            "--num-iters 5 --output-json run.json",
+            'H100-80GB-SXM,"prefill:tokens=1024,batch=4",T with T = avg_latency of run.json [s]',
+        ),
+        (
+            "prefill:tokens=512,context=1000,batch=4",
+            "1",
+            "take it: in your engine, time 4 prompts of 512 tokens in one step, each after 1000 "
+            "tokens that it has cached",
+            'H100-80GB-SXM,"prefill:tokens=512,context=1000,batch=4",T with T = what it took [s]',
         ),
         (
             "decode:batch=64,context=2048",

@@ -104,7 +104,10 @@ def test_tokens_of_a_step_are_those_of_its_batch():
 def test_prompts_of_one_step_are_counted_and_one_is_the_default():
     four = parse_workload("prefill:tokens=512,context=64,batch=4")
     assert (four.prompts, four.decoding, four.new_tokens, four.cached_tokens) == (4, 0, 2048, 256)
-    assert four.place[1:] == pytest.approx((11, np.log2(65)))
+    assert four.place[1:] == pytest.approx((11, np.log2(65), 2))
+    assert "batch must be a whole number of at least 1" in refusal(
+        parse_workload, "prefill:tokens=512,batch=0"
+    )
     alone = parse_workload("prefill:tokens=512,batch=1")
     assert alone == parse_workload("prefill:tokens=512")
     assert (alone.label, alone.prompts) == ("prefill:tokens=512", 1)

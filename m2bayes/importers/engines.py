@@ -28,6 +28,8 @@ NUMBERS = (
     "tpot",
     "e2e_time",
 )
+BATCH = ("batch", "input_tokens", "output_tokens")  # what a latency run does not say
+COUNTS, MOST = ("tp", "input_tokens", "output_tokens"), 10**6  # whole numbers, and none is larger
 TEXTS = ("sku", "backend", "version", "llm", "dtype")
 SERVE = ("completed", "total_input_tokens", "total_output_tokens")
 KNOWN_SERVE = {
@@ -87,19 +89,21 @@ def read_vllm(path: Path, ask: Ask) -> Part:
 
 
 def _latency(held: Mapping[str, Any], path: Path, ask: Ask) -> Part:
-    needed = [k for k in ("batch", "input_tokens", "output_tokens") if k not in ask.given]
-    if needed:
-        options = " ".join(f"{name}=…" for name in needed)
-        raise DataError(f"{shown(path)}: does not say its batch; add --given {options}")
+    missing = [name for name in BATCH if name not in ask.given]
+    if missing:
+        options = " ".join(f"{name}=…" for name in missing)
+        raise DataError(
+            f"{shown(path)}: does not say its {', '.join(missing)}; add --given {options}"
+        )
     runs = held.get("latencies")
     percentiles = held.get("percentiles")
     middle = percentiles.get("50") if isinstance(percentiles, Mapping) else None
     found = {
         "backend": "vllm",
         "llm": ask.given.get("llm", ""),
-        "concurrency": ask.number("batch"),
+        "concurrency": _count(ask, "batch"),
         "requests": len(runs) if isinstance(runs, list) else float("nan"),
-        "e2e_time": _number({"p": middle}, "p", path)
+        "e2e_time": _number({"percentiles.50": middle}, "percentiles.50", path)
         if middle is not None
         else _number(held, "avg_latency", path),
     }
@@ -234,12 +238,21 @@ def _number(held: Mapping[str, Any], key: str, path: Path) -> float:
     return float(value)
 
 
+def _count(ask: Ask, name: str) -> float:
+    """Whole number of things that is given [1]."""
+    value = ask.number(name)
+    if not (1 <= value <= MOST and value == round(value)):
+        raise DataError(f"--given {name}={ask.given[name]}: give a whole number from 1 to {MOST:,}")
+    return value
+
+
 def _part(found: list[dict[str, Any]], path: Path, ask: Ask, column: str, rest: set[str]) -> Part:
     """Rows of served runs with what the user said of them."""
     origin = shown(path)
     if ask.sku is None:
         raise DataError(f"{origin}: does not name the card; add --sku NAME")
     said = {name: ask.number(name) for name in NUMBERS if name in ask.given}
+    said |= {name: _count(ask, name) for name in COUNTS if name in ask.given}
     rows = []
     for entry in found:
         row: dict[str, Any] = dict.fromkeys(TEXTS, UNKNOWN) | dict.fromkeys(NUMBERS, float("nan"))

@@ -29,6 +29,7 @@ HOURS = {
     "clock": 0.02,
     "step": 0.5,
 }  # [h] of one GPU: set-up more than kernels
+BUDGET = 2048  # [token] that any engine takes in one step unless it is told otherwise
 DECODED = 128  # decode steps of one timed run, whose context grows to either side of the named
 CLOCKED = 16384  # M at which the clock is read: it has settled under full load
 SERVED_NOISE = 0.02  # log sd of a timed step about its median, from run to run [1]
@@ -86,8 +87,15 @@ class Candidate:
             )
         step = self.workload
         prefill = step.kind == "prefill"
-        length = (step.context or step.tokens) - (0 if prefill else DECODED // 2)
+        if prefill and step.context:
+            return (
+                f"in your engine, time {step.prompts} prompts of {step.tokens} tokens in one step, "
+                f"each after {step.context} tokens that it has cached"
+            )
+        length = step.tokens if prefill else step.context - DECODED // 2
         sizes = f"--batch-size {max(step.batch, 1)} --input-len {max(length, 1)}"
+        if prefill and step.new_tokens > BUDGET:  # or it would be the time of several steps
+            sizes += f" --max-num-batched-tokens {step.new_tokens}"
         output = 1 if prefill else DECODED + 1
         model = (llm and llm.repository) or f"'<Hugging Face id of {llm.name if llm else 'LLM'}>'"
         return (

@@ -143,7 +143,7 @@ def _noted(row: Mapping[str, Any]) -> str:
     """How a timed step becomes a row of the file that --calibrate reads."""
     workload, _, where = row["measurement"].partition(" on ")
     tp = where.partition(" at TP ")[2]
-    time = "avg_latency of run.json [s]"
+    time = "what it took [s]" if "context" in workload else "avg_latency of run.json [s]"
     if not workload.startswith("prefill"):
         time = (
             f"(avg_latency of run.json less that of a second run with --output-len 1) / {DECODED} "

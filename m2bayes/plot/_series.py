@@ -57,8 +57,12 @@ def varying(labels: Sequence[str]) -> list[str]:
 
 
 def size(label: str, key: str) -> int:
-    """One size of a workload; 0 where it names none [1]."""
-    return int(sizes_of(label).get(key, "0"))
+    """One size of a workload; where it names none 0, of prompts 1 [1].
+
+    >>> size("prefill:tokens=512", "batch"), size("prefill:tokens=512", "context")
+    (1, 0)
+    """
+    return int(sizes_of(label).get(key, "1" if key == "batch" else "0"))
 
 
 def is_series(labels: Sequence[str]) -> bool:
