@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,8 +157,8 @@ class Database:
     @cached_property
     def _sku_cards(self) -> dict[str, dict[str, Any]]:
         """Cards of the SKUs that are here, by name: read once, each is looked up many times."""
-        folder = self.root / FOLDERS["sku"]
-        return {v: read_json(folder / f"{v}.json", DatasheetError) for v in self.skus()}
+        files = {v: self.root / FOLDERS["sku"] / f"{v}.json" for v in self.skus()}
+        return {v: read_json(file, DatasheetError) for v, file in files.items()}
 
     def sku_card(self, name: str) -> tuple[dict[str, Any], str]:
         """Datasheet card by SKU name, alias (case does not matter) or path; and its origin."""
@@ -166,14 +167,11 @@ class Database:
         if wanted.endswith(".json"):
             return read_card(Path(name)), name
         aliases: dict[str, str] = {}
-        for known, card in self._sku_cards.items():
+        held = ((known, card, known) for known, card in self._sku_cards.items())
+        more = ((known, read_card(Path(path)), path) for known, path in self.own.items())
+        for known, card, origin in chain(held, more):
             if wanted in (known.lower(), *card["aliases"]):
-                return card, known
-            aliases |= dict.fromkeys((known, *card["aliases"]), known)
-        for known, path in self.own.items():
-            card = read_card(Path(path))
-            if wanted in (known.lower(), *card["aliases"]):
-                return card, path
+                return card, origin
             aliases |= dict.fromkeys((known, *card["aliases"]), known)
         if os.path.lexists(name):
             raise DatasheetError(f"{shown(name)}: no datasheet; give a SKU, or the path of a .json")

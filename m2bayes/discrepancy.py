@@ -26,28 +26,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from m2bayes._order import smallest
 from m2bayes._random import labelled_rng
+from m2bayes.random_fields import (
+    FREQUENCIES,
+    ROUGH,
+    ROUGH_LENGTH,
+    TAIL,
+    Lengths,
+    features,
+    fields,
+    located,
+)
 
-FREQUENCIES = (64, 16)  # of the discrepancy itself, and of each field of its tail scale
-TAIL = 4  # degrees of freedom
 WIDEST = 4.0  # the tail scale ends here (0.7 % of draws): the mean of exp(t) would not exist
-ROUGH, ROUGH_LENGTH = 0.1, 0.05  # share of the variance that neighbours hardly share, its length
 SHARED = 0.75  # share of the variance that cards of one architecture have in common
 NEAREST = 64  # measured cells that a shape is conditioned on
 SILENT = 1e12  # noise of a cell that must not be heard
 OUTLIER = 6.0  # residuals beyond this many scales are pulled in to it
-SIGNS = np.array([-1, 1], dtype=np.float32)
-ENDS = [0, *accumulate(2 * f for f in (FREQUENCIES[0], *[FREQUENCIES[1]] * TAIL))]
-FIELDS = [slice(*ends) for ends in pairwise(ENDS)]  # features of each field in a pool of weights
-Lengths = tuple[float, ...]
-TOGETHER = 16  # shapes in one matrix product
 BLOCK = 32  # shapes conditioned at once
 
 
@@ -122,13 +122,6 @@ def tapered(delta: np.ndarray) -> np.ndarray:
     [1.0, 1.0, 3.0]
     """
     return np.where(delta > 1, 1 + np.log(np.maximum(delta, 1)), delta)
-
-
-def located(shapes: np.ndarray, lengths: Lengths) -> np.ndarray:
-    """Places of shapes in the field: log2 of sizes, gain from L2 or 0, dims (shape, axis) [1]."""
-    sizes = len(lengths) - 1
-    gain = shapes[:, sizes:] if shapes.shape[1] > sizes else np.zeros((len(shapes), 1))
-    return np.concatenate([np.log2(shapes[:, :sizes]), gain], axis=1)
 
 
 def correlation(a: np.ndarray, b: np.ndarray, lengths: Lengths) -> np.ndarray:
@@ -214,45 +207,6 @@ def _local_moments(
     )
 
 
-def _features(shapes: np.ndarray, frequencies: int, lengths: Lengths) -> np.ndarray:
-    """Cosine and sine features of shapes, dims (shape, feature); the rows have norm 1."""
-    rng = labelled_rng(0, "discrepancy frequencies")
-    vectors = rng.standard_cauchy((frequencies, len(lengths))) / lengths
-    vectors[: round(ROUGH * frequencies)] /= ROUGH_LENGTH
-    phase = located(shapes, lengths) @ vectors.T
-    waves = np.concatenate([np.cos(phase), np.sin(phase)], axis=1)
-    return (waves / np.sqrt(frequencies)).astype(np.float32)
-
-
-@lru_cache(maxsize=4)
-def _pool(draws: int) -> np.ndarray:
-    """Standard normal weights, dims (draw, feature of any field)."""
-    rng = labelled_rng(0, "discrepancy weights")
-    return rng.standard_normal((draws, FIELDS[-1].stop), dtype=np.float32)
-
-
-def _fields(
-    features: Sequence[np.ndarray], chosen: np.ndarray, draws: int, seed: int, label: str
-) -> np.ndarray:
-    """Standard normal fields whose weights belong to `seed` and `label`, dims (field, draw, shape).
-
-    Of the `chosen` of so many draws. Weights are rows of one pool, in an order and with signs that
-    are the label's own: two labels share a row in one draw of all, and have other signs there.
-    """
-    rng = labelled_rng(seed, "discrepancy", label)
-    weights = _pool(draws)[rng.permutation(draws)[chosen]]
-    signs = rng.choice(SIGNS, FIELDS[-1].stop)
-    out = np.empty((len(FIELDS), len(chosen), len(features[0])), dtype=np.float32)
-    for at in range(0, out.shape[2], TOGETHER):
-        # products of one fixed size: their rounding must not depend on what else is asked for
-        for field, columns, own in zip(out, FIELDS, features, strict=True):
-            part = own[at : at + TOGETHER]
-            block = np.zeros((TOGETHER, part.shape[1]), dtype=np.float32)
-            block[: len(part)] = part * signs[columns]
-            field[:, at : at + TOGETHER] = (weights[:, columns] @ block.T)[:, : len(part)]
-    return out
-
-
 def unit_fields(
     shapes: np.ndarray,
     *,
@@ -289,20 +243,22 @@ def unit_fields(
     """
     shapes = np.asarray(shapes, dtype=float)
     known = moments(shapes, sku=sku, residuals=residuals, lengths=lengths)
-    features = [_features(shapes, FREQUENCIES[0], lengths)]
-    features += [_features(shapes, FREQUENCIES[1], lengths)] * TAIL
     chosen = np.arange(draws) if chosen is None else chosen
-    common = _fields(features, chosen, draws, seed, f"architecture {architecture}")
-    own = _fields(features, chosen, draws, seed, f"sku {sku}")
-    shared = np.full((len(FIELDS), 1, len(shapes)), SHARED, dtype=np.float32)
+    waves = [features(shapes, FREQUENCIES[0], lengths)]
+    waves += [features(shapes, FREQUENCIES[1], lengths)] * TAIL
+    common, own = (
+        fields(waves, chosen, draws, seed, label)
+        for label in (f"architecture {architecture}", f"sku {sku}")
+    )
+    shared = np.full((len(waves), 1, len(shapes)), SHARED, dtype=np.float32)
     shared[0] = known.shared
-    fields = np.sqrt(shared) * common + np.sqrt(1 - shared) * own
-    squares = fields[1] ** 2
-    for field in fields[2:]:
+    normal = np.sqrt(shared) * common + np.sqrt(1 - shared) * own
+    squares = normal[1] ** 2
+    for field in normal[2:]:
         squares += field**2
     widening = 1 / np.sqrt(squares / np.float32(TAIL))
     widening = np.minimum(widening, WIDEST)
-    unit = known.mean.astype(np.float32) + known.sd.astype(np.float32) * fields[0] * widening
+    unit = known.mean.astype(np.float32) + known.sd.astype(np.float32) * normal[0] * widening
     return unit, widening
 
 

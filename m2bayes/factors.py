@@ -65,7 +65,7 @@ def with_skus(posterior: xr.Dataset, datasheets: xr.Dataset, *, seed: int) -> xr
 
 
 def factor_draws(posterior: xr.Dataset, datasheets: xr.Dataset, *, seed: int) -> Held:
-    """As `with_skus`, without labels: dims, of chain, draw and sku, and draws by factor."""
+    """Dims, of chain, draw and sku, and draws [units as in the card] by factor, as `with_skus`."""
     out = {}
     for factor in json.loads(posterior.attrs["factors"]):
         name = f"log_{factor['name']}" if factor["link"] == "log" else factor["name"]

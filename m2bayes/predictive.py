@@ -11,13 +11,12 @@ import xarray as xr
 from m2bayes._jobs import in_threads
 from m2bayes._random import labelled_rng
 from m2bayes.blocks import HELD, gathered, law_times, part_of, shapes_at_once, slices
-from m2bayes.discrepancy import cell_scale, run_noise, tapered, unit_fields
 from m2bayes.errors import UnknownNameError, WorkloadError
 from m2bayes.factors import column, factor_draws, families, of_sku, pooled
 from m2bayes.kernels import unit_sheets
 from m2bayes.mechanism.laws import LAWS, Law
+from m2bayes.misfit import error_of
 from m2bayes.quantisation import computes_in, of_dtype
-from m2bayes.residuals import known
 
 SAMPLE = ("chain", "draw")
 KINDS = ("cell", "time", "run")  # of spreads that every model has
@@ -222,11 +221,11 @@ def _unit_times(
         columns = {name: held[draws] for name, held in every.items()}
         scales = {kind: np.exp(column(held, at)[draws]) for kind, held in spreads.items()}
         settings: dict[str, Any] = {"backend": backend, "noise": noise, "seed": seed}
-        error_of = _error_of(posterior, units[at], scales, draws, **settings)
+        error_of_shapes = error_of(posterior, units[at], scales, draws, **settings)
         held = out[at] if distinct == where.size else np.empty((samples, distinct))
         for part in slices(distinct, shapes_at_once(samples)):
             time = law_times(law.time, part_of(rows, part), columns)
-            error = error_of(shapes[part], time).astype(float)
+            error = error_of_shapes(shapes[part], time).astype(float)
             held[:, part] = time * np.exp(np.clip(error, -LARGEST, LARGEST))
         gathered(held, where, out[at])
 
@@ -263,58 +262,6 @@ def _field_points(
     gain = law.gain(rows, {name: column.mean() for name, column in columns.items()})
     sizes = [flat[v].values for v in law.sizes]
     return np.stack([*sizes, np.broadcast_to(gain[0], sizes[0].shape)], axis=1)
-
-
-def _error_of(
-    posterior: xr.Dataset,
-    unit: tuple[str, str],
-    scales: dict[str, np.ndarray],
-    draws: np.ndarray,
-    *,
-    backend: str,
-    noise: int,
-    seed: int,
-) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Log error of a unit's shapes, dims (shape, size), by their times, dims (draw, shape).
-
-    It is made of discrepancy, build effect and, with `noise`, run noise; dims (draw, shape).
-    """
-    sku, family = unit
-    samples = posterior.sizes["chain"] * posterior.sizes["draw"]
-    settings: dict[str, Any] = {"sku": sku, "draws": samples, "seed": seed}
-    settings |= {"lengths": law_of(posterior).lengths, "architecture": family}
-    residuals = known(posterior, family, sku)
-    build = _build_effect(posterior, sku, backend, max(noise, 1), seed)
-    build = build[:, draws] if build.shape[1] > 1 else build
-
-    def error(shapes: np.ndarray, time: np.ndarray) -> np.ndarray:
-        unit, widening = unit_fields(shapes, residuals=residuals, chosen=draws, **settings)
-        delta = tapered(cell_scale(scales["cell"], scales["time"], time) * unit)
-        if not noise:
-            return delta + build[0]
-        labels = ["x".join(f"{v:.0f}" for v in shape) for shape in shapes[:, :-1]]
-        run = run_noise(labels, sku=sku, backend=backend, draws=samples, runs=noise, seed=seed)
-        run = run[:, draws]
-        return delta + np.median(build + scales["run"] * widening * run, axis=0)
-
-    return error
-
-
-def _build_effect(
-    posterior: xr.Dataset, sku: str, backend: str, runs: int, seed: int
-) -> np.ndarray:
-    """Build effect of each run, dims (run, sample, 1): the named backend's own, or drawn."""
-    if "build_effect" not in posterior:  # each unit is one build
-        return np.zeros((1, 1, 1))
-    known = posterior["build_effect"]
-    if backend != "any" and backend not in known["backend"].values:
-        raise UnknownNameError("backend", backend, ["any", *map(str, known["backend"].values)])
-    if backend != "any" and sku in posterior.indexes["sku"]:
-        own = known.sel(sku=sku, backend=backend).transpose("chain", "draw").values
-        return np.broadcast_to(own.reshape(1, -1, 1), (runs, own.size, 1))
-    spread = posterior["build_sd"].transpose("chain", "draw").values.reshape(1, -1)
-    rng = labelled_rng(seed, "build", sku, backend)
-    return (spread * rng.standard_normal((runs, spread.size)))[..., None]
 
 
 def summary(time: xr.DataArray, *, mass: float = 0.9) -> dict[str, Any]:

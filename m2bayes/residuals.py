@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
-from m2bayes.discrepancy import Lengths, Residuals, cell_scale, moments
+from m2bayes.discrepancy import Residuals, cell_scale, moments
 from m2bayes.factors import by_sku, with_skus
 from m2bayes.mechanism.laws import LAWS
+from m2bayes.random_fields import Lengths
 
 FEW = 100  # draws that tell the spread of the modelled times
 WIDER = (0.2, 5.0)  # smallest and largest inflation

@@ -39,7 +39,7 @@ LAYERS = [
         "options.sweep",
     },
     {"options"},
-    {"_ranks"},
+    {"_ranks", "random_fields"},
     {
         "_families",
         "_files",
@@ -65,7 +65,8 @@ LAYERS = [
     {"mechanism.light", "mechanism.power", "llm", "diagnostics", "factors"},
     {"mechanism.laws", "gemm"},
     {"kernels", "operators", "residuals", "contraction", "records"},
-    {"measurements", "residency", "predictive"},
+    {"measurements", "residency", "misfit"},
+    {"predictive"},
     {"updating.coordinates", "updating.likelihood", "updating.carried", "updating.design"},
     {"updating.enlarge", "updating.importance", "updating.rows"},
     {"updating.condition", "updating.smoothing"},

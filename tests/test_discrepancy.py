@@ -4,16 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, norm, t
 
-from m2bayes.discrepancy import (
-    FREQUENCIES,
-    SHARED,
-    TAIL,
-    _features,
-    run_noise,
-    tapered,
-    unit_fields,
-)
+from m2bayes.discrepancy import SHARED, run_noise, tapered, unit_fields
 from m2bayes.mechanism.laws import LAWS
+from m2bayes.random_fields import FREQUENCIES, TAIL, features
 
 LENGTHS = LAWS["gemm_time"].lengths
 DRAWS = 4000
@@ -153,8 +146,8 @@ def test_covariance_is_exponential_in_octaves():
     their 64 cosines, and its error is estimated from those.
     """
     count = FREQUENCIES[0]
-    features = _features(SHAPES.astype(float), count, LENGTHS).astype(float) * np.sqrt(count)
-    cosines, sines = features[:, :count], features[:, count:]
+    waves = features(SHAPES.astype(float), count, LENGTHS).astype(float) * np.sqrt(count)
+    cosines, sines = waves[:, :count], waves[:, count:]
     terms = cosines[:, None] * cosines + sines[:, None] * sines
     apart = np.abs(np.log2(SHAPES)[:, None] - np.log2(SHAPES)) / LENGTHS[:3]
     expected = np.exp(-apart.sum(axis=-1))

@@ -6,19 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from m2bayes.discrepancy import (
-    BLOCK,
-    NEAREST,
-    OUTLIER,
-    ROUGH,
-    ROUGH_LENGTH,
-    SHARED,
-    TAIL,
-    Residuals,
-    moments,
-    unit_fields,
-)
+from m2bayes.discrepancy import BLOCK, NEAREST, OUTLIER, SHARED, Residuals, moments, unit_fields
 from m2bayes.mechanism.laws import LAWS
+from m2bayes.random_fields import ROUGH, ROUGH_LENGTH, TAIL
 from m2bayes.residuals import COVERED, WIDER, inflation
 
 LENGTHS = LAWS["gemm_time"].lengths

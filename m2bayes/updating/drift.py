@@ -10,12 +10,12 @@ import pandas as pd
 import xarray as xr
 
 from m2bayes._random import labelled_rng
-from m2bayes.discrepancy import TAIL
 from m2bayes.evaluate import coverage_band
 from m2bayes.factors import basis
 from m2bayes.kernels import unit_labels, unit_sheets
 from m2bayes.measurements import runs_by_cell
 from m2bayes.predictive import law_of, predict_units
+from m2bayes.random_fields import TAIL
 from m2bayes.updating.condition import filled, unit
 from m2bayes.updating.coordinates import coordinates
 from m2bayes.updating.enlarge import builds_drawn, with_builds

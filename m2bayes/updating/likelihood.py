@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from m2bayes._math import log, log1p, maximum, minimum
-from m2bayes.discrepancy import OUTLIER, TAIL, cell_scale
+from m2bayes.discrepancy import OUTLIER, cell_scale
 from m2bayes.mechanism.laws import Law
+from m2bayes.random_fields import TAIL
 
 BLOCK = 300_000  # samples times runs at once
 

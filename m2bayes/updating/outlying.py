@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from m2bayes.discrepancy import TAIL, WIDEST
+from m2bayes.discrepancy import WIDEST
+from m2bayes.random_fields import TAIL
 from m2bayes.updating.condition import Unit, filled
 from m2bayes.updating.coordinates import coordinates
 from m2bayes.updating.likelihood import misfit

@@ -10,17 +10,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from m2bayes.discrepancy import (
-    NEAREST,
-    OUTLIER,
-    SHARED,
-    TAIL,
-    Residuals,
-    cell_scale,
-    correlation,
-    located,
-)
+from m2bayes.discrepancy import NEAREST, OUTLIER, SHARED, Residuals, cell_scale, correlation
 from m2bayes.mechanism.laws import Law
+from m2bayes.random_fields import TAIL, located
 from m2bayes.updating.likelihood import Runs, misfit
 
 CLOSE = 16  # measured cells of the SKU itself that a new cell is told by
