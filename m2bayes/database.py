@@ -12,7 +12,6 @@ import tomllib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,12 +153,6 @@ class Database:
         more.own = self.own | more.own
         return more
 
-    @cached_property
-    def _sku_cards(self) -> dict[str, dict[str, Any]]:
-        """Cards of the SKUs that are here, by name: read once, each is looked up many times."""
-        files = {v: self.root / FOLDERS["sku"] / f"{v}.json" for v in self.skus()}
-        return {v: read_json(file, DatasheetError) for v, file in files.items()}
-
     def sku_card(self, name: str) -> tuple[dict[str, Any], str]:
         """Datasheet card by SKU name, alias (case does not matter) or path; and its origin."""
         name = self.own.get(name, name)
@@ -167,8 +160,10 @@ class Database:
         if wanted.endswith(".json"):
             return read_card(Path(name)), name
         aliases: dict[str, str] = {}
-        held = ((known, card, known) for known, card in self._sku_cards.items())
-        more = ((known, read_card(Path(path)), path) for known, path in self.own.items())
+        folder, names = self.root / FOLDERS["sku"], self.skus()
+        names = [v for v in names if v.lower() == wanted] or names  # one file, if it is a name
+        held = ((v, read_json(folder / f"{v}.json", DatasheetError), v) for v in names)
+        more = ((v, read_card(Path(path)), path) for v, path in self.own.items())
         for known, card, origin in chain(held, more):
             if wanted in (known.lower(), *card["aliases"]):
                 return card, origin

@@ -12,8 +12,10 @@ import xarray as xr
 from helpers import refusal, run
 
 from m2bayes import options, tables
+from m2bayes.asking import ask
 from m2bayes.calibrate import RUN
 from m2bayes.database import Database
+from m2bayes.question import step_times
 from m2bayes.step import PARTS
 from m2bayes.workload import parse_workload
 
@@ -314,14 +316,14 @@ def test_prompts_of_one_step_take_less_than_one_prompt_as_long(length):
         (("--kv-dtype", "fp8"), {"allreduce"}),
     ],
 )
-def test_posteriors_of_kernels_that_a_question_has_none_of_are_not_read(monkeypatch, extra, unread):
-    read = []
-    draws = Database.draws
-    monkeypatch.setattr(
-        Database, "draws", lambda self, name: read.append(name) or draws(self, name)
+def test_posteriors_of_kernels_that_a_question_has_none_of_are_not_read(extra, unread):
+    argv = ["rank", *LLM, *PAIR, "--workload", DECODE, *FEW, *extra]
+    whole, lean = (
+        ask(options.parser().parse_args(argv), as_it_stands=lean) for lean in (False, True)
     )
-    answered("rank", DECODE, *extra)
-    assert {part for part, name in ASSEMBLY.parts.items() if name not in read} == unread
+    assert set(whole.parts) - set(lean.parts) == unread
+    times = [step_times(question, question.workloads) for question in (whole, lean)]
+    np.testing.assert_array_equal(*times)
 
 
 @pytest.mark.parametrize("workload", [DECODE, PREFILL, MIXED, "decode:batch=1,context=16"])

@@ -196,6 +196,8 @@ def test_an_interrupt_ends_a_run_and_its_workers_in_one_line(tmp_path, after):
     out = tmp_path / "cut.zarr"
     path = written(tmp_path, GRID.replace("draws = 40", "draws = 400").replace("[1, 64]", MANY))
     command = [sys.executable, "-m", "m2bayes", "sweep", str(path)]
+    # what a shell starts in the background is deaf to it, and so are its children
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     started = subprocess.Popen(
         [*command, "--out", str(out), "--workers", "2", "--quiet"],
         stdout=subprocess.PIPE,
@@ -203,6 +205,7 @@ def test_an_interrupt_ends_a_run_and_its_workers_in_one_line(tmp_path, after):
         cwd=ROOT,
         start_new_session=True,
     )
+    signal.signal(signal.SIGINT, before)
     time.sleep(after)
     os.killpg(started.pid, signal.SIGINT)
     try:
