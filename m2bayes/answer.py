@@ -146,6 +146,7 @@ def ranked(
         higher_is_better=question.metric == "tokens_per_second",
     )
     factors = factors_of(question)
+    skus, held = result["sku"].values.tolist(), _by_sku(result)
     told = _when_it_fits(metric, question.mass)  # what does not always fit is ranked by it, too
     for i, workload in enumerate(result["workload"].values):
         one = result.isel(workload=i)
@@ -153,8 +154,9 @@ def ranked(
         yield {
             "workload": str(workload),
             "skus": [
-                _sku_entry(one.isel(sku=j)) | _interval(told, (j, i), question.mass)
-                for j in range(one.sizes["sku"])
+                {"sku": sku, **{name: number(values[j, i]) for name, values in held.items()}}
+                | _interval(told, (j, i), question.mass)
+                for j, sku in enumerate(skus)
             ],
             "pairs": _pairs(one, question, metric.isel(workload=i)),
             "p_any_flip": number(one["p_any_flip"]),
@@ -169,10 +171,11 @@ def ranked(
         }
 
 
-def _sku_entry(one: xr.Dataset) -> dict[str, Any]:
+def _by_sku(result: xr.Dataset) -> dict[str, np.ndarray]:
+    """What a ranking says of each SKU, dims (sku, workload)."""
     regrets = ("expected_regret", "expected_regret_mcse", "relative_regret", "relative_regret_mcse")
     names = ("p_best", "p_best_mcse", "expected_rank", *regrets)
-    return {"sku": str(one["sku"].item()), **{name: number(one[name]) for name in names}}
+    return {name: result[name].transpose("sku", "workload").values for name in names}
 
 
 def _pairs(one: xr.Dataset, question: Question, metric: xr.DataArray) -> list[dict[str, Any]]:
