@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-ROUNDS = 15
+ROUNDS = 45
 PYTHON, MAIN = [sys.executable, "-c"], [sys.executable, "-m", "m2bayes"]
 DECODE = [f"decode:batch={batch},context=1024" for batch in (1, 8, 32, 64, 256)]
 RANK = ["rank", "--llm", "llama-3.1-8b", "--sku", "a100", "h100", "h200", "l40s"]

@@ -265,10 +265,10 @@ def datasheet(card: Mapping, *, origin: str = "datasheet") -> xr.Dataset:
         dims, numbers = (("sku", "dtype"), table) if table else (("sku",), [_si(card, quantity)])
         variables[quantity] = (dims, numbers, {"units": next(iter(units))})
     labels = {key: ("sku", [str(card[key])]) for key in ("architecture", "form_factor")}
-    sheet = xr.Dataset(variables, {"sku": [str(card["name"])], "dtype": list(DTYPES), **labels})
-    bf16 = sheet.sel(dtype="bf16", drop=True)
-    clock = bf16["peak_flop_rate"] / (bf16["sm_count"] * bf16["tensor_flop_per_clock"])
-    return sheet.assign(peak_clock=clock.assign_attrs(units="Hz"))
+    rate, width = (_si(card, quantity, "bf16") for quantity in _BY_DTYPE)
+    clock = rate / (_si(card, "sm_count") * width)
+    variables["peak_clock"] = (("sku",), [clock], {"units": "Hz"})
+    return xr.Dataset(variables, {"sku": [str(card["name"])], "dtype": list(DTYPES), **labels})
 
 
 def combine(sheets: Sequence[xr.Dataset]) -> xr.Dataset:
