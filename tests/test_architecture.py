@@ -344,7 +344,7 @@ def test_only_database_opens_files_of_the_database():
         n for n, p in MODULES.items() if opening.search(re.sub(r"os\.open", "", p.read_text()))
     }
     outside = {"outside", "traces", "timings", "serving.mix", "importers._rows", "requests"}
-    assert found == {"_files", "database", *outside}
+    assert found == {"_files", "_draws", "database", *outside}
 
 
 def test_every_third_party_of_the_library_is_a_declared_dependency():
