@@ -31,8 +31,7 @@ def read_draws(file: Path) -> xr.Dataset:
         labels = [d for d in scales.values() if NO_LABELS not in bytes(stored[d].attrs["NAME"])]
         read = {v: _values(stored, v, held[v]) for v in (*names, *labels)}
         return xr.Dataset(
-            {v: (dims[v], _text(read[v], stored, v)) for v in names},
-            coords={d: read[d] for d in labels},
+            {v: (dims[v], read[v]) for v in names}, coords={d: read[d] for d in labels}
         )
 
 
@@ -47,7 +46,10 @@ def _attribute(dataset: Any, name: bytes) -> np.ndarray:
 
 
 def _values(stored: Any, name: str, dataset: Any) -> np.ndarray:
-    """All values of a variable [own units], dims as stored; text as NumPy's own strings."""
+    """Values of a variable [own units], dims as stored; NumPy's own strings where it is text.
+
+    Text may be stored as numbers of its labels.
+    """
     import h5py
 
     if dataset.dtype.kind == "O":
@@ -55,11 +57,6 @@ def _values(stored: Any, name: str, dataset: Any) -> np.ndarray:
     values = np.empty(dataset.shape, dataset.dtype)
     if values.size:
         dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
-    return values
-
-
-def _text(values: np.ndarray, stored: Any, name: str) -> np.ndarray:
-    """Text that is stored as numbers of its labels, anything else as it is; dims kept."""
     if values.dtype == CODE and LABELS in stored[name].attrs:
         return np.array(json.loads(str(stored[name].attrs[LABELS])))[values]
     return values

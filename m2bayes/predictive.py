@@ -96,8 +96,9 @@ def predict(
     times = np.empty((len(skus), pick.size, like.size))
     for i in np.unique(pick):
         mine = np.flatnonzero(pick == i)
-        whose = settings | {"backend": chosen[i], "draws": mine}
-        times[:, mine] = _by_kernel(posterior, cells, datasheets, whose)
+        labels = law.variant(cells, chosen[i]).ravel()
+        own_draws = settings | {"backend": chosen[i], "draws": mine}
+        times[:, mine] = _by_kernel(posterior, cells, labels, datasheets, own_draws)
     found = _labelled(times, posterior, like, skus)
     if cost is None:
         return found
@@ -114,12 +115,12 @@ def backends(posterior: xr.Dataset) -> list[str]:
 def _by_kernel(
     posterior: xr.Dataset,
     cells: xr.Dataset,
+    labels: np.ndarray,
     datasheets: xr.Dataset,
     settings: dict[str, Any],
 ) -> np.ndarray:
-    """Times [s] of some draws with one backend, each cell by its own kernel: (sku, draw, cell)."""
+    """Times [s] of some draws, each cell by the kernel of its label: dims (sku, draw, cell)."""
     law = law_of(posterior)
-    labels = law.variant(cells, settings["backend"]).ravel()  # type: ignore[misc]
     columns, skus = _columns_of(law, cells), datasheets["sku"].values
     settings = settings | {"seed": own_seed(posterior, settings["seed"])}
     out = np.empty((len(skus), len(settings["draws"]), len(labels)))

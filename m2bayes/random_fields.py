@@ -1,4 +1,9 @@
-"""Random fields over shapes by random Fourier features, whose weights belong to labels."""
+"""Random fields over shapes by random Fourier features [1]_, whose weights belong to labels.
+
+References
+----------
+.. [1] Rahimi, Recht (2007). *Random features for large-scale kernel machines*. NIPS 20.
+"""
 
 from __future__ import annotations
 

@@ -82,6 +82,11 @@ def refused(*args, **kwargs):
     return str(caught.value)
 
 
+def test_lengths_of_a_served_run_are_means(write):
+    lengths = {"input_tokens": 512.4, "output_tokens": 30.5}
+    assert np.isfinite(read_measurements(write(SERVE), sku="h100", **lengths)["tpot"]).all()
+
+
 @pytest.mark.parametrize("tool", TOOLS)
 def test_one_run_of_each_tool_by_hand(write, tool):
     """Each reports the same run, in milliseconds, microseconds and seconds."""

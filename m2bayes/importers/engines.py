@@ -29,7 +29,7 @@ NUMBERS = (
     "e2e_time",
 )
 BATCH = ("batch", "input_tokens", "output_tokens")  # what a latency run does not say
-COUNTS, MOST = ("tp", "input_tokens", "output_tokens"), 10**6  # whole numbers, and none is larger
+MOST = 10**6  # of what is counted in whole numbers
 TEXTS = ("sku", "backend", "version", "llm", "dtype")
 SERVE = ("completed", "total_input_tokens", "total_output_tokens")
 KNOWN_SERVE = {
@@ -95,13 +95,14 @@ def _latency(held: Mapping[str, Any], path: Path, ask: Ask) -> Part:
         raise DataError(
             f"{shown(path)}: does not say its {', '.join(missing)}; add --given {options}"
         )
+    batch, *_ = [_count(ask, name) for name in BATCH]
     runs = held.get("latencies")
     percentiles = held.get("percentiles")
     middle = percentiles.get("50") if isinstance(percentiles, Mapping) else None
     found = {
         "backend": "vllm",
         "llm": ask.given.get("llm", ""),
-        "concurrency": _count(ask, "batch"),
+        "concurrency": batch,
         "requests": len(runs) if isinstance(runs, list) else float("nan"),
         "e2e_time": _number({"percentiles.50": middle}, "percentiles.50", path)
         if middle is not None
@@ -252,7 +253,8 @@ def _part(found: list[dict[str, Any]], path: Path, ask: Ask, column: str, rest: 
     if ask.sku is None:
         raise DataError(f"{origin}: does not name the card; add --sku NAME")
     said = {name: ask.number(name) for name in NUMBERS if name in ask.given}
-    said |= {name: _count(ask, name) for name in COUNTS if name in ask.given}
+    if "tp" in said:
+        said["tp"] = _count(ask, "tp")
     rows = []
     for entry in found:
         row: dict[str, Any] = dict.fromkeys(TEXTS, UNKNOWN) | dict.fromkeys(NUMBERS, float("nan"))
