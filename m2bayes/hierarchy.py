@@ -114,7 +114,7 @@ class Frame:
         mean: tuple[float, float],
         *,
         architecture: float | None = None,
-        sku: float | None = None,
+        sku: float | tuple[float, float] | None = None,
         centred: tuple[str, ...] = (),
     ) -> Any:
         """One factor on the log scale [1], pooled population → architecture → SKU.
@@ -131,7 +131,7 @@ class Frame:
             Centre and standard deviation of the population's normal prior [1].
         architecture, sku : float, optional
             Median spread between architectures, and between SKUs of one architecture [1]; the
-            spread itself has a log-normal prior of width `SPREAD`.
+            spread itself has a log-normal prior of width `SPREAD`, or `sku` is a pair of both.
         centred : tuple of str
             Levels, ``architecture`` or ``sku``, of which the value itself is sampled, not its
             standardised offset: for factors that the data of one label tell well. ``loose``: that
@@ -148,7 +148,8 @@ class Frame:
             level = self._below(f"{name}_architecture", level, sd, "architecture", centred)[self.at]
         if sku is None:
             return level
-        sd = pm.LogNormal(f"{name}_sku_sd", np.log(sku), SPREAD)
+        median, width = sku if isinstance(sku, tuple) else (sku, SPREAD)
+        sd = pm.LogNormal(f"{name}_sku_sd", np.log(median), width)
         sd = sd if self.spread is None else sd * self.spread
         return self._below(name, level, sd, "sku", centred)
 

@@ -7,6 +7,8 @@ from m2bayes.hierarchy import Frame
 from m2bayes.mechanism.attention import decode_time
 from m2bayes.mechanism.laws import LAWS
 
+# width of the prior of the spread of a family's cards: the cards tell it, 30 % would overrule them
+VAGUE = 0.6
 BOTH, KERNEL = ("architecture", "sku"), ("architecture", "loose")
 
 
@@ -27,13 +29,25 @@ def build(data, datasheets):
         # (centre, sd) of the population on the log scale, then the spreads below it.
         log_factor = {
             "launch_time": frame.pooled(
-                "log_launch_time", (np.log(9e-6), 0.4), architecture=0.2, sku=0.07, centred=BOTH
+                "log_launch_time",
+                (np.log(9e-6), 0.4),
+                architecture=0.2,
+                sku=(0.07, VAGUE),
+                centred=BOTH,
             ),
             "block_cost": frame.pooled(
-                "log_block_cost", (np.log(2000), 0.6), architecture=0.7, sku=0.08, centred=BOTH
+                "log_block_cost",
+                (np.log(2000), 0.6),
+                architecture=0.7,
+                sku=(0.08, VAGUE),
+                centred=("architecture",),
             ),
             "step_cost": frame.pooled(
-                "log_step_cost", (np.log(1700), 0.6), architecture=0.9, sku=0.08, centred=KERNEL
+                "log_step_cost",
+                (np.log(1700), 0.6),
+                architecture=0.9,
+                sku=(0.08, VAGUE),
+                centred=("architecture",),
             ),
             "eta_memory": frame.pooled(
                 "log_eta_memory",

@@ -58,6 +58,16 @@ def test_what_was_simulated_is_kept_and_found_again(setting, tmp_path, monkeypat
     assert model["control"]["factor"] in model["p"]
 
 
+def test_a_verdict_of_a_former_run_is_taken_over_if_nothing_it_rests_on_changed(setting):
+    first = run("sbc", setting)["results"]
+    model = first["models"]["const_ceiling"] | {"simulations": -1}  # a mark no run would give
+    for key, taken in ((model["key"], True), ("of another density", False)):
+        former = {"models": {"const_ceiling": model | {"key": key}}}
+        again = run("sbc", replace(setting, former=former))["results"]["models"]
+        assert (again["const_ceiling"]["simulations"] == -1) is taken
+    assert again == first["models"]
+
+
 def test_ranks_of_workers_are_those_of_one_process(setting, spread_here, tmp_path, monkeypatch):
     """Also that they are worked out: nothing is found in an empty cache."""
     first = run("sbc", setting)["results"]

@@ -6,13 +6,14 @@ import argparse
 import json
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from m2bayes import output, tables
-from m2bayes._files import write_whole
+from m2bayes._files import read_json, write_whole
 from m2bayes.commands._shared import figure_file, print_json, teller, workers
 from m2bayes.database import Database
-from m2bayes.errors import DataError, MissingError, UnknownNameError
+from m2bayes.errors import DataError, MissingError, RecordError, UnknownNameError
 from m2bayes.options.judging import REFITS
 from m2bayes.updating import table as tables_update
 
@@ -76,7 +77,8 @@ def evaluate(args: argparse.Namespace) -> int:
         setting = replace(setting, each=each)
         for name in args.suites or NAMES:
             try:
-                out.append(run(name, setting))
+                former = _former(folder / f"{name}.json") if folder else {}
+                out.append(run(name, replace(setting, former=former)))
             except MissingError as fault:
                 if args.suites:
                     raise
@@ -89,6 +91,11 @@ def evaluate(args: argparse.Namespace) -> int:
     else:
         print("\n\n".join(tables.suite(result) for result in out))
     return 0
+
+
+def _former(file: Path) -> dict[str, Any]:
+    """Results of a suite that `file` holds from an earlier run, if it does."""
+    return dict(read_json(file, RecordError).get("results", {})) if file.is_file() else {}
 
 
 def _refitting(args: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,8 @@ class Setting:
         Whether small versions run, to see that they do: their figures mean nothing.
     each : callable
         How refits are run, see `m2bayes.sweeping.cluster.spread`.
+    former : dict
+        Results of the same suite that stand where these will: a long suite goes on from them.
     """
 
     database: Database
@@ -64,6 +66,7 @@ class Setting:
     seed: int = 0
     quick: bool = False
     each: Each = in_turn
+    former: dict[str, Any] = field(default_factory=dict)
 
     def few(self, names: Sequence[str]) -> list[str]:
         """Two of `names` when quick, else all."""
