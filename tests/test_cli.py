@@ -280,6 +280,24 @@ def test_a_suite_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["eta.json"]
 
 
+def test_a_suite_goes_on_from_its_results_of_before_and_a_broken_file_is_refused(
+    tmp_path, monkeypatch
+):
+    seen = []
+    monkeypatch.setattr("m2bayes.suites.run", lambda name, setting: seen.append(setting.former))
+    file = tmp_path / "sbc.json"
+    for text, former in (('{"results": {"a": 1}}', {"a": 1}), ('{"results": 3}', {}), ("{}", {})):
+        file.write_text(text)
+        run.__wrapped__("evaluate", "sbc", "--json", "--out", str(tmp_path))
+        assert seen.pop() == former
+        assert json.loads(file.read_text()) is None
+    file.write_text('{"results": ')
+    assert "sbc.json: not valid JSON" in refusal(
+        run.__wrapped__("evaluate", "sbc", "--out", str(tmp_path))
+    )
+    assert seen == []
+
+
 def test_telemetry_for_a_model_that_takes_none_is_refused(tmp_path):
     argv = ("fit", "--quiet", "--model", "const_ceiling", "--data", "gemm_bf16")
     argv += ("--clock", "clock_sustained", "--out", str(tmp_path))

@@ -95,7 +95,8 @@ def evaluate(args: argparse.Namespace) -> int:
 
 def _former(file: Path) -> dict[str, Any]:
     """Results of a suite that `file` holds from an earlier run, if it does."""
-    return dict(read_json(file, RecordError).get("results", {})) if file.is_file() else {}
+    results = read_json(file, RecordError).get("results") if file.is_file() else None
+    return results if isinstance(results, dict) else {}
 
 
 def _refitting(args: argparse.Namespace) -> None:

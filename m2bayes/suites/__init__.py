@@ -107,7 +107,7 @@ def run(name: str, setting: Setting) -> dict[str, Any]:
         setting = replace(setting, database=Few(setting.database.root))
     database = setting.database
     judged = []
-    for name_ in (getattr(setting, field) for field in module.JUDGED):
+    for name_ in (getattr(setting, role) for role in module.JUDGED):
         whole = name_ in database.assemblies()
         judged += [*database.assembly(name_).parts.values()] if whole else [name_]
     return {

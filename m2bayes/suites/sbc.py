@@ -66,10 +66,11 @@ def _model(setting: Setting, name: str) -> dict[str, Any]:
     factor, mark = design.factor, fingerprint(model)
     rounded = [float(f"{density:.9g}") for density in mark]  # BLAS kernels differ in the rest
     key = sbc.key(rounded, effort, setting.seed, SHIFT, versions())
-    former = setting.former.get("models", {}).get(name, {})
-    if former.get("key") == key:
+    former = setting.former.get("models")
+    verdict = former.get(name) if isinstance(former, dict) else None
+    if isinstance(verdict, dict) and verdict.get("key") == key:
         setting.tell(f"{name}: as before")
-        return dict(former)
+        return verdict
     shared = (setting.database.place, name, tuple(mark))
     run = None if setting.each is in_turn else partial(setting.each, _ranked, shared)
     parts: dict[str, tuple[sbc.Effort, dict[str, Any]]] = {
