@@ -145,7 +145,8 @@ def _rounded(values: xr.DataArray) -> xr.DataArray:
     """Single-precision values rounded to 12 binary digits, dims kept."""
     if values.dtype != np.float32:
         return values
-    bits = values.values.view(np.uint32)
+    # in the order of a file's: sums over draws, of residuals for one, depend on it
+    bits = np.ascontiguousarray(values.values).view(np.uint32)
     rounded = (bits + np.uint32(1 << 10)) & ~np.uint32((1 << 11) - 1)
     return values.copy(data=rounded.view(np.float32))
 
