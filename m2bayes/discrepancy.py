@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from m2bayes._math import minimum
 from m2bayes._order import smallest
 from m2bayes._random import labelled_rng
 from m2bayes.random_fields import (
@@ -47,6 +48,7 @@ WIDEST = 4.0  # the tail scale ends here (0.7 % of draws): the mean of exp(t) wo
 SHARED = 0.75  # share of the variance that cards of one architecture have in common
 NEAREST = 64  # measured cells that a shape is conditioned on
 SILENT = 1e12  # noise of a cell that must not be heard
+STEADY = 0.7  # part of the relative error that steady time is spared
 OUTLIER = 6.0  # residuals beyond this many scales are pulled in to it
 BLOCK = 32  # shapes conditioned at once
 
@@ -89,25 +91,28 @@ class Moments:
     shared: np.ndarray
 
 
-def cell_scale(relative: Any, absolute: Any, time: Any) -> Any:
+def cell_scale(relative: Any, absolute: Any, time: Any, steady: Any = None) -> Any:
     r"""Scale of the discrepancy of a shape [1], dims broadcast.
 
-    .. math:: \sigma = \sqrt{\sigma_{rel}^2 + (\sigma_{abs} / t)^2}
+    .. math:: \sigma = \sqrt{\sigma_{rel}^2\,(1 - 0.7\,t_s/t)^2 + (\sigma_{abs} / t)^2}
 
-    A kernel is off by a share of its time, and by a fraction of a microsecond whatever its length.
+    A kernel is off by a share of its time, less of what a datasheet's bandwidth decides, and by a
+    fraction of a microsecond whatever its length.
 
     Parameters
     ----------
     relative, absolute : array_like, dims (sku,)
         ``sigma_cell`` [1] and ``sigma_time`` [s].
-    time : array_like
-        Modelled kernel time [s].
+    time, steady : array_like
+        Modelled kernel time, and what of it is steady if any, see `m2bayes.mechanism.laws.Law` [s].
 
     Examples
     --------
     >>> cell_scale(0.3, 0.4e-6, 1e-6)
     0.5
     """
+    if steady is not None:
+        relative = relative * (1 - STEADY * minimum(steady / time, 1.0))
     return (relative**2 + (absolute / time) ** 2) ** 0.5
 
 

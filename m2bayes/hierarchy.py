@@ -211,8 +211,12 @@ class Frame:
             sigma_run = pt.exp(self.pooled("log_sigma_run", (np.log(0.03), 0.4), sku=0.3))[at]
         else:
             sigma_run = pt.exp(self.pooled("log_sigma_run", (np.log(run), 0.2))) + 0.0 * at
+        steady = self.law.steady(self.held)
         sigma_cell = cell_scale(
-            share[at], fixed + 0.0 * at if absolute is None else fixed[at], time.mean(axis=1)
+            share[at],
+            fixed + 0.0 * at if absolute is None else fixed[at],
+            time.mean(axis=1),
+            steady if steady is None or steady.ndim == 1 else steady.mean(axis=1),
         )
         pm.CustomDist(
             "log_time",

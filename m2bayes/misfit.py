@@ -24,10 +24,11 @@ def error_of(
     backend: str,
     noise: int,
     seed: int,
-) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+) -> Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]:
     """Log error [1] of a unit's shapes, dims (shape, size), by their times, dims (draw, shape).
 
-    It is made of discrepancy, build effect and, with `noise`, run noise; dims (draw, shape).
+    And by what of these is steady [s], dims (1, shape), or None. It is made of discrepancy, build
+    effect and, with `noise`, run noise; dims (draw, shape).
 
     Parameters
     ----------
@@ -52,9 +53,9 @@ def error_of(
     build = _build_effect(posterior, sku, backend, max(noise, 1), seed)
     build = build[:, draws] if build.shape[1] > 1 else build
 
-    def error(shapes: np.ndarray, time: np.ndarray) -> np.ndarray:
+    def error(shapes: np.ndarray, time: np.ndarray, steady: np.ndarray | None) -> np.ndarray:
         unit, widening = unit_fields(shapes, residuals=residuals, chosen=draws, **settings)
-        delta = tapered(cell_scale(scales["cell"], scales["time"], time) * unit)
+        delta = tapered(cell_scale(scales["cell"], scales["time"], time, steady) * unit)
         if not noise:
             return delta + build[0]
         labels = ["x".join(f"{v:.0f}" for v in shape) for shape in shapes[:, :-1]]

@@ -225,8 +225,9 @@ def _unit_times(
         error_of_shapes = error_of(posterior, units[at], scales, draws, **settings)
         held = out[at] if distinct == where.size else np.empty((samples, distinct))
         for part in slices(distinct, shapes_at_once(samples)):
-            time = law_times(law.time, part_of(rows, part), columns)
-            error = error_of_shapes(shapes[part], time).astype(float)
+            some = part_of(rows, part)
+            time = law_times(law.time, some, columns)
+            error = error_of_shapes(shapes[part], time, law.steady(some)).astype(float)
             held[:, part] = time * np.exp(np.clip(error, -LARGEST, LARGEST))
         gathered(held, where, out[at])
 

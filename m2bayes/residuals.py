@@ -68,13 +68,13 @@ def residuals(posterior: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset) 
         datasheets["architecture"].sel(sku=cells["sku"]),
     )
     law = LAWS[str(mean.attrs["law"])]
-    time, effect, gain = _mean_time(mean, cells, datasheets)
+    time, effect, gain, steady = _mean_time(mean, cells, datasheets)
     log_ratio = np.log(cells["op_time"].values) - np.log(time) - effect
     relative, absolute, run = (
         np.exp(_spread(mean, f"log_sigma_{kind}", datasheets).sel(sku=sku).values)
         for kind in ("cell", "time", "run")
     )
-    scale = cell_scale(relative, absolute, time.mean(axis=1))
+    scale = cell_scale(relative, absolute, time.mean(axis=1), steady)
     runs = np.isfinite(log_ratio).sum(axis=1)
     shape = np.stack([cells[v].values for v in law.sizes], axis=1)
     out = xr.Dataset(
@@ -153,8 +153,11 @@ def _parameter_variance(
 
 def _mean_time(
     mean: xr.Dataset, cells: xr.Dataset, datasheets: xr.Dataset
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Modelled time [s] of each run at the mean of the factors, build effect, cache gain [1]."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Modelled time [s] of each run at the mean of the factors, build effect, cache gain [1].
+
+    And the mean over runs of what of the time is steady [s], dims (cell,), or None.
+    """
     sku, law = cells["sku"], LAWS[str(mean.attrs["law"])]
     factors = with_skus(mean, datasheets, seed=0).isel(chain=0, draw=0, drop=True)
     rows = {
@@ -168,8 +171,11 @@ def _mean_time(
     time = time.broadcast_like(cells["op_time"]).transpose("cell", "run").values
     gain = law.gain(terms, rows).broadcast_like(cells["op_time"])
     gain = gain.where(cells["op_time"].notnull()).transpose("cell", "run").values
+    steady = law.steady(terms)
+    if steady is not None:
+        steady = steady.broadcast_like(cells["op_time"]).mean("run").values
     if "build_effect" not in mean:  # each unit is one build
-        return time, np.zeros(time.shape), gain
+        return time, np.zeros(time.shape), gain, steady
     backend = cells["backend"].where(cells["backend"] != "", mean["backend"].values[0])
     effect = mean["build_effect"].isel(chain=0, draw=0).sel(sku=sku, backend=backend)
-    return time, effect.transpose("cell", "run").values, gain
+    return time, effect.transpose("cell", "run").values, gain, steady

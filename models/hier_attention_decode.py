@@ -66,6 +66,9 @@ def build(data, datasheets):
                 "log_group_cost", (np.log(0.08), 0.8), architecture=0.5, centred=KERNEL
             ),
             "knee": frame.pooled("log_knee", (np.log(1.1), 0.6), architecture=0.7, centred=KERNEL),
+            "ramp_time": frame.pooled(
+                "log_ramp_time", (np.log(2e-6), 0.7), architecture=0.5, centred=KERNEL
+            ),
             # no table times a kernel inside a step: some 2 to 5 us from the first read to the last
             "kernel_latency": frame.pooled("log_kernel_latency", (np.log(3e-6), 0.4)),
         }

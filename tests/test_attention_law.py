@@ -15,6 +15,7 @@ from m2bayes.mechanism.attention import (
     TILE,
     decode_branches,
     decode_gain,
+    decode_steady,
     decode_terms,
     decode_time,
     floor_time,
@@ -45,6 +46,7 @@ DECODE = {
     "block_cost": 3000.0,
     "step_cost": 400.0,
     "eta_memory": 0.85,
+    "ramp_time": 3e-6,
     "most_splits": 16.0,
     "combine_time": 3e-6,
     "group_cost": 0.3,
@@ -465,7 +467,7 @@ def test_one_long_sequence_is_a_serial_chain(sheet):
     """
     lengths = np.array([2**14, 2**15, 2**17])
     changes = {"block_cost": 1e-6, "step_cost": 500.0, "eta_memory": 1e6, "most_splits": 1.0}
-    changes["knee"] = 30.0  # issue is a sixteenth of the chain
+    changes |= {"knee": 30.0, "ramp_time": 0.0}  # issue is a sixteenth of the chain
     terms = arrays("decode", cells(length=lengths), sheet, "served")
     _, _, chain = decode_branches(terms, DECODE | changes)
     np.testing.assert_allclose(terms["steps"][:, 0], lengths / TILE, **EXACT)
@@ -523,7 +525,7 @@ def test_decode_time_by_hand():
         "long": 0.5,
         "sparse": 0.5,
         "clock": 10.0,
-        "hbm_time": 2.0,
+        "hbm_time": 1.5,
         "cold": 1.0,
         "launches": 0.0,
     }
@@ -535,6 +537,7 @@ def test_decode_time_by_hand():
         "step_cost": 2.0,
         "group_cost": 1.0,
         "eta_memory": 0.5,
+        "ramp_time": 1.0,
         "most_splits": 1e6,
         "knee": 0.2,
     }
@@ -543,6 +546,39 @@ def test_decode_time_by_hand():
     np.testing.assert_allclose(decode_time(terms, factors), 7 + 2 + 13, rtol=1e-11)
     # a mistake that this value finds out: the knee used as the sharpness itself
     assert abs(7 + 2 + (3**0.2 + 4**0.2 + 12**0.2) ** 5 - 22) > 1
+
+
+def test_the_last_wave_of_blocks_takes_as_long_as_the_others(sheet):
+    """132 SMs, 8 blocks a sequence: 128 are less than a wave, 136 ask for two, 264 fill them."""
+    batch = np.array([8, 16, 17, 33, 34])
+    terms = arrays("decode", cells(batch=batch, length=999), sheet, "served")
+    np.testing.assert_allclose(terms["blocks"][:, 0], [64 / 132, 128 / 132, 2, 2, 3], **EXACT)
+    issue = decode_branches(terms, DECODE)[0][:, 0]
+    np.testing.assert_allclose(issue / issue[3], terms["blocks"][:, 0] / 2, rtol=1e-9)
+    np.testing.assert_allclose(terms["splits"][2:], 1.0, **EXACT)  # no SM is idle
+
+
+def test_what_l2_holds_needs_no_ramp(sheets):
+    """The ramp is the cold share's: whole in a served step, nothing of a small replayed cache."""
+    sizes = cells(batch=1, length=[128, 131072], heads=32, kv_heads=32)
+    change = {"ramp_time": DECODE["ramp_time"] + 5e-6}
+    added = {}
+    for regime in ("served", "benchmark"):
+        terms = arrays("decode", sizes, sheets, regime)
+        added[regime] = decode_branches(terms, DECODE | change)[1]
+        added[regime] = added[regime] - decode_branches(terms, DECODE)[1]
+    np.testing.assert_allclose(added["served"], 5e-6, rtol=1e-9)
+    assert (added["benchmark"][0] < 1e-12).all()
+    np.testing.assert_allclose(added["benchmark"][1], 5e-6, rtol=1e-3)
+
+
+def test_steady_time_is_that_of_the_cold_traffic_at_the_datasheets_bandwidth(sheet):
+    sizes = cells(batch=64, length=8192)
+    served = arrays("decode", sizes, sheet, "served")
+    traffic = 64 * 128 * (2 * 2 * 8 * 8192 + 2 * 2 * 32)
+    np.testing.assert_allclose(decode_steady(served), traffic / sheet["peak_bandwidth"].item())
+    warm = arrays("decode", cells(batch=1, length=128), sheet, "benchmark")
+    assert (decode_steady(warm) < 1e-12).all()
 
 
 @given(heads, st.integers(1, 2048), st.integers(2, 131072))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, norm, t
 
-from m2bayes.discrepancy import SHARED, run_noise, tapered, unit_fields
+from m2bayes.discrepancy import SHARED, cell_scale, run_noise, tapered, unit_fields
 from m2bayes.mechanism.laws import LAWS
 from m2bayes.random_fields import FREQUENCIES, TAIL, features
 
@@ -84,6 +84,14 @@ def test_the_field_under_the_tail_is_standard_normal():
     for column in gaussian(shapes=SHAPES[:4]).T.astype(float):
         assert kstest(column, norm.cdf).pvalue > 0.001
         assert kstest(column, t(TAIL).cdf).pvalue < 0.001  # negative control
+
+
+def test_steady_time_is_spared_seven_tenths_of_the_relative_error():
+    """All steady, half, none; a time no law gives, below what is steady, counts as all of it."""
+    scale = cell_scale(0.1, 0.0, np.array([1e-5, 2e-5, 1.0, 5e-6]), np.array([1e-5, 1e-5, 0, 1e-5]))
+    np.testing.assert_allclose(scale, [0.03, 0.065, 0.1, 0.03], rtol=1e-12)
+    assert cell_scale(0.3, 4e-6, 1e-5, 1e-5) == pytest.approx(np.hypot(0.09, 0.4))
+    assert cell_scale(0.3, 4e-6, 1e-5) == pytest.approx(0.5)
 
 
 @pytest.mark.statistical

@@ -41,7 +41,7 @@ MADE_UP = {
         ["sglang/gqa", "vllm/gqa"],
         {
             "launch_time": 9e-6, "kernel_latency": 3e-6, "block_cost": 3000.0, "step_cost": 400.0,
-            "eta_memory": 0.85,
+            "eta_memory": 0.85, "ramp_time": 3e-6,
             "most_splits": 16.0, "combine_time": 3e-6, "group_cost": 0.3, "knee": 1.0,
         },
     ),

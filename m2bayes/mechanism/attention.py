@@ -201,7 +201,7 @@ def decode_terms(
     Returns
     -------
     Dataset, dims broadcast from `cells` and `sheets`
-        ``blocks`` of threads per SM, ``steps`` of 128 tokens, ``splits`` that the idle SMs offer,
+        Waves of ``blocks`` per SM, ``steps`` of 128 tokens, ``splits`` that the idle SMs offer,
         ``group`` queries per KV head, over 16, ``long``, ``sparse`` weights of the combining
         kernel [1], ``clock`` [Hz], ``hbm_time`` at the datasheet's bandwidth [s], ``cold``
         share of the cache that L2 does not hold, ``launches`` [1].
@@ -220,7 +220,7 @@ def decode_terms(
     warm = sigmoid(xr.where(halved, *CACHE_SHARPNESS) * room) * (0.0 if served else 1.0)
     return xr.Dataset(
         {
-            "blocks": blocks,
+            "blocks": xr.where(blocks > 1, np.ceil(blocks), blocks),  # the last wave as the others
             "steps": np.ceil(length / TILE) * width / TILE + 0.0 * blocks,
             "splits": np.minimum(np.maximum(1 / blocks, 1.0), np.ceil(length / TILE)),
             "group": group / 16 + 0.0 * blocks,
@@ -242,7 +242,7 @@ def decode_branches(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> tup
         * (1 + factors["group_cost"] * terms["group"])
         / terms["clock"]
     )
-    memory = terms["cold"] * terms["hbm_time"] / factors["eta_memory"]
+    memory = terms["cold"] * (terms["hbm_time"] / factors["eta_memory"] + factors["ramp_time"])
     # one block's share of the context: that of the SMs left to it, or of the most splits
     share = smooth_maximum(1 / terms["splits"], 1 / factors["most_splits"], SPLIT_SHARPNESS)
     chain = factors["step_cost"] * terms["steps"] * share / terms["clock"]
@@ -255,13 +255,14 @@ def decode_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     .. math::
         t &= t_0 + t_{comb} + (t_{sm}^p + t_{hbm}^p + t_{chain}^p)^{1/p} \\
         t_{sm} &= r\,(c_f + c_t n)(1 + g G/16)/f, \quad
-        t_{hbm} = (1 - h)\,B/(BW\,\eta), \quad
-        t_{chain} = c_t n\,\lVert 1/\min(1/r, n), 1/s_{max} \rVert_3 / f
+        t_{hbm} = (1 - h)\,[B/(BW\,\eta) + t_r] \\
+        t_{chain} &= c_t n\,\lVert 1/\min(1/r, n), 1/s_{max} \rVert_3 / f
 
-    ``r`` blocks of threads an SM, one for each sequence and KV head; ``n`` steps of 128 tokens;
-    :math:`t_{chain}` is the context-length term of a sequence that is split over at most
-    :math:`s_{max}` SMs, and over fewer where the others are busy; ``G`` queries a KV head. ``h`` is
-    the share that L2 still holds, 0 in a served step.
+    ``r`` blocks of threads an SM, one for each sequence and KV head, above one rounded up: the last
+    wave takes as long as the others; ``n`` steps of 128 tokens; :math:`t_r` what reads from HBM
+    take besides their bytes; :math:`t_{chain}` the context-length term of a sequence that is split
+    over at most :math:`s_{max}` SMs, and over fewer where the others are busy; ``G`` queries a KV
+    head; ``h`` the share that L2 still holds, 0 in a served step.
 
     Parameters
     ----------
@@ -269,7 +270,7 @@ def decode_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
         From `decode_terms`.
     factors : mapping
         ``launch_time`` of a lone kernel in a graph, ``kernel_latency`` inside a step,
-        ``combine_time`` [s], ``block_cost``, ``step_cost`` [clock], ``group_cost``,
+        ``combine_time``, ``ramp_time`` [s], ``block_cost``, ``step_cost`` [clock], ``group_cost``,
         ``eta_memory``, ``most_splits``, ``knee`` (sharpness above 1.8) [1].
 
     Notes
@@ -281,6 +282,11 @@ def decode_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     body = smooth_maximum(smooth_maximum(issue, memory + 1e-12, sharpness), chain, sharpness)
     combine = factors["combine_time"] * terms["long"] * terms["sparse"]
     return floor_time(terms, factors) + combine + body
+
+
+def decode_steady(terms: Mapping[Any, Any]) -> Any:
+    """Time [s] of decode attention that the datasheet's bandwidth decides, dims broadcast."""
+    return terms["cold"] * terms["hbm_time"]
 
 
 def decode_bounds(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> dict[str, Any]:

@@ -17,6 +17,10 @@ def no_gain(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
     return 0.0 * next(iter(terms.values()))
 
 
+def not_steady(terms: Mapping[Any, Any]) -> None:
+    """No part of a kernel's time [s] is steadier than the rest, dims as of `terms`."""
+
+
 @dataclass(frozen=True)
 class Law:
     """One kind of kernel.
@@ -34,6 +38,9 @@ class Law:
         Correlation length of the discrepancy in octaves of each size, and in log gain from L2.
     gain : callable
         ``(terms, factors) ->`` log factor by which L2 shortens the kernel [1].
+    steady : callable
+        ``(terms) ->`` time [s] that a datasheet's number alone decides, of which a kernel is off by
+        less than of the rest, see `m2bayes.discrepancy.cell_scale`; None for none.
     largest : int
         No size is larger [1].
     smallest : mapping of int
@@ -62,6 +69,7 @@ class Law:
     sizes: tuple[str, ...]
     lengths: tuple[float, ...]
     gain: Callable[..., Any] = no_gain
+    steady: Callable[..., Any] = not_steady
     largest: int = 10**7
     smallest: Mapping[str, int] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
@@ -153,6 +161,7 @@ LAWS = {
         attention.decode_time,
         attention.decode_terms,
         gain=attention.decode_gain,
+        steady=attention.decode_steady,
         given={"head_dim": 128, "kv_element": 2},
         variant=_decode_kernel,
         bounds=attention.decode_bounds,

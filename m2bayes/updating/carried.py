@@ -114,7 +114,8 @@ def _mean_log_time(
     terms = law.terms(cells, sheet.isel(sku=0, drop=True), regime="benchmark", backend="any")
     time = law.time(terms, factors).broadcast_like(cells[law.sizes[0]]).values
     spread = {k: _spread(mean, k, str(sheet["sku"].values[0])) for k in ("cell", "time")}
-    return np.log(time), cell_scale(spread["cell"], spread["time"], time)
+    steady = law.steady({str(k): v.values for k, v in terms.data_vars.items()})
+    return np.log(time), cell_scale(spread["cell"], spread["time"], time, steady)
 
 
 def _spread(mean: xr.Dataset, kind: str, sku: str) -> float:

@@ -112,7 +112,13 @@ def misfit(held: Runs, factors: Mapping[str, Any], effect: Any) -> Misfit:
     residual = held.log_time - log(time)
     if effect is not None:
         residual = residual - effect @ held.build
-    scale = cell_scale(factors["sigma_cell"], factors["sigma_time"], time @ held.member / n)
+    steady = held.law.steady(held.terms)
+    scale = cell_scale(
+        factors["sigma_cell"],
+        factors["sigma_time"],
+        time @ held.member / n,
+        None if steady is None else steady @ held.member / n,
+    )
     unit = (residual @ held.member) / n / scale
     pulled = minimum(maximum(unit, -OUTLIER), OUTLIER)
     residual = residual - (scale * (held.mean + pulled @ held.carry.T)) @ held.member.T

@@ -126,7 +126,8 @@ def context(
     held = runs(law, table, sheet, [])
     order = table["chosen"].to_numpy()
     time = law.time(held.terms, factors)
-    scale = cell_scale(factors["sigma_cell"], factors["sigma_time"], time)
+    steady = law.steady(held.terms)
+    scale = cell_scale(factors["sigma_cell"], factors["sigma_time"], time, steady)
     log_time = (np.log(time) + known.unit[order] * scale)[0]
     silent = replace(held, log_time=log_time, counted=np.zeros(len(order)))
     return silent, known.shapes[order], known.noise[order]
