@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 
 from m2bayes.hierarchy import Frame
-from m2bayes.mechanism.attention import decode_time
+from m2bayes.mechanism.decode_attention import decode_time
 from m2bayes.mechanism.laws import LAWS
 
 # width of the prior of the spread of a family's cards: the cards tell it, 30 % would overrule them

@@ -61,7 +61,7 @@ LAYERS = [
     {"mechanism", "mechanism.roofline", "mechanism.wave", "mechanism.clock", "mechanism.memory"},
     {"blocks"},
     {"mechanism.gemm", "mechanism.attention", "mechanism.collective", "mechanism.host"},
-    {"mechanism.quantise"},
+    {"mechanism.quantise", "mechanism.decode_attention"},
     {"mechanism.light", "mechanism.power", "llm", "diagnostics", "factors"},
     {"mechanism.laws", "gemm"},
     {"kernels", "operators", "residuals", "contraction", "records"},

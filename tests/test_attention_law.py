@@ -13,15 +13,17 @@ from m2bayes.mechanism.attention import (
     ELEMENT,
     EXPONENTIALS,
     TILE,
+    floor_time,
+    prefill_terms,
+    prefill_time,
+    settling,
+)
+from m2bayes.mechanism.decode_attention import (
     decode_branches,
     decode_gain,
     decode_steady,
     decode_terms,
     decode_time,
-    floor_time,
-    prefill_terms,
-    prefill_time,
-    settling,
 )
 
 EXACT = {"rtol": 1e-12, "atol": 0}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from m2bayes.mechanism import attention, collective, gemm, host, light, quantise
+from m2bayes.mechanism import attention, collective, decode_attention, gemm, host, light, quantise
 
 
 def no_gain(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
@@ -158,13 +158,13 @@ LAWS = {
         **_ATTENTION,
     ),
     "decode_time": Law(
-        attention.decode_time,
-        attention.decode_terms,
-        gain=attention.decode_gain,
-        steady=attention.decode_steady,
+        decode_attention.decode_time,
+        decode_attention.decode_terms,
+        gain=decode_attention.decode_gain,
+        steady=decode_attention.decode_steady,
         given={"head_dim": 128, "kv_element": 2},
         variant=_decode_kernel,
-        bounds=attention.decode_bounds,
+        bounds=decode_attention.decode_bounds,
         **_ATTENTION,
     ),
     "kv_time": Law(
