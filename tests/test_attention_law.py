@@ -529,11 +529,11 @@ def test_decode_time_by_hand():
         "clock": 10.0,
         "hbm_time": 1.5,
         "cold": 1.0,
-        "launches": 0.0,
+        "launches": 1.0,
     }
     factors = {
-        "launch_time": 100.0,
-        "kernel_latency": 7.0,
+        "launch_time": 7.0,
+        "kernel_latency": 100.0,
         "combine_time": 8.0,
         "block_cost": 2.0,
         "step_cost": 2.0,
@@ -546,6 +546,8 @@ def test_decode_time_by_hand():
     issue, memory, chain = decode_branches(terms, factors)
     np.testing.assert_allclose([issue, memory, chain], [3.0, 4.0, 12.0], **EXACT)
     np.testing.assert_allclose(decode_time(terms, factors), 7 + 2 + 13, rtol=1e-11)
+    step = terms | {"launches": 0.0}
+    np.testing.assert_allclose(decode_branches(step, factors), [3.0, 3.0, 12.0], **EXACT)
     # a mistake that this value finds out: the knee used as the sharpness itself
     assert abs(7 + 2 + (3**0.2 + 4**0.2 + 12**0.2) ** 5 - 22) > 1
 
@@ -561,7 +563,7 @@ def test_the_last_wave_of_blocks_takes_as_long_as_the_others(sheet):
 
 
 def test_what_l2_holds_needs_no_ramp(sheets):
-    """The ramp is the cold share's: whole in a served step, nothing of a small replayed cache."""
+    """The ramp is that of a cold lone kernel: in a served step, the kernel's latency holds it."""
     sizes = cells(batch=1, length=[128, 131072], heads=32, kv_heads=32)
     change = {"ramp_time": DECODE["ramp_time"] + 5e-6}
     added = {}
@@ -569,7 +571,7 @@ def test_what_l2_holds_needs_no_ramp(sheets):
         terms = arrays("decode", sizes, sheets, regime)
         added[regime] = decode_branches(terms, DECODE | change)[1]
         added[regime] = added[regime] - decode_branches(terms, DECODE)[1]
-    np.testing.assert_allclose(added["served"], 5e-6, rtol=1e-9)
+    assert (added["served"] == 0).all()
     assert (added["benchmark"][0] < 1e-12).all()
     np.testing.assert_allclose(added["benchmark"][1], 5e-6, rtol=1e-3)
 

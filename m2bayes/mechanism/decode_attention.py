@@ -84,7 +84,9 @@ def decode_branches(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> tup
         * (1 + factors["group_cost"] * terms["group"])
         / terms["clock"]
     )
-    memory = terms["cold"] * (terms["hbm_time"] / factors["eta_memory"] + factors["ramp_time"])
+    # inside a step a kernel's own latency holds the ramp
+    ramp = terms["launches"] * factors["ramp_time"]
+    memory = terms["cold"] * (terms["hbm_time"] / factors["eta_memory"] + ramp)
     # one block's share of the context: that of the SMs left to it, or of the most splits
     share = smooth_maximum(1 / terms["splits"], 1 / factors["most_splits"], SPLIT_SHARPNESS)
     chain = factors["step_cost"] * terms["steps"] * share / terms["clock"]
@@ -102,7 +104,7 @@ def decode_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
 
     ``r`` blocks of threads an SM, one for each sequence and KV head, above one rounded up: the last
     wave takes as long as the others; ``n`` steps of 128 tokens; :math:`t_r` what reads from HBM
-    take besides their bytes; :math:`t_{chain}` the context-length term of a sequence that is split
+    take besides their bytes, part of :math:`t_0` in a served step; :math:`t_{chain}` the context-length term of a sequence that is split
     over at most :math:`s_{max}` SMs, and over fewer where the others are busy; ``G`` queries a KV
     head; ``h`` the share that L2 still holds, 0 in a served step.
 
