@@ -430,7 +430,7 @@ def test_a_large_cache_is_read_at_the_bandwidth(sheets):
 def test_a_warm_cache_is_read_faster_than_a_cold_one(sheets):
     """Of a sixteenth of the smallest L2 nearly all is warm; of a hundred times the largest none."""
     bare = {"launch_time": 0.0, "kernel_latency": 0.0, "combine_time": 0.0}
-    bare |= {"block_cost": 1.0, "step_cost": 1.0}
+    bare |= {"block_cost": 1.0, "step_cost": 1.0, "ramp_time": 0.0}
     one = 4 * 128 * 8 * 64  # byte of the cache of a sequence of 64 tokens
     l2 = sheets["l2"].values
     batch = np.array([l2.min() // 16 // one, 100 * l2.max() // one])

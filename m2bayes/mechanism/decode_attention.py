@@ -104,9 +104,10 @@ def decode_time(terms: Mapping[Any, Any], factors: Mapping[Any, Any]) -> Any:
 
     ``r`` blocks of threads an SM, one for each sequence and KV head, above one rounded up: the last
     wave takes as long as the others; ``n`` steps of 128 tokens; :math:`t_r` what reads from HBM
-    take besides their bytes, part of :math:`t_0` in a served step; :math:`t_{chain}` the context-length term of a sequence that is split
-    over at most :math:`s_{max}` SMs, and over fewer where the others are busy; ``G`` queries a KV
-    head; ``h`` the share that L2 still holds, 0 in a served step.
+    take besides their bytes, part of :math:`t_0` in a served step; :math:`t_{chain}` the
+    context-length term of a sequence that is split over at most :math:`s_{max}` SMs, and over fewer
+    where the others are busy; ``G`` queries a KV head; ``h`` the share that L2 still holds, 0 in a
+    served step.
 
     Parameters
     ----------
