@@ -109,6 +109,17 @@ def test_a_target_that_nothing_meets_is_told_with_exit_code_3():
     assert found["results"][0]["reason"].startswith("TTFT of an idle server is")
 
 
+def test_a_server_without_room_for_a_request_is_told_as_that():
+    """Weights of 70 GB and the cache of 8,400 tokens on 80 GB: a matter of memory, not of time."""
+    argv = ("--rate", "1", "--input-tokens", "8000", "--output-tokens", "400", "--tpot", "0.04")
+    code, out, _ = run(
+        "plan", "--llm", "llama-3.1-70b", "--tp", "2", "--sku", "h100", *argv, "--quiet", "--json"
+    )
+    (row,) = json.loads(out)["results"]
+    assert (code, row["verdict"]) == (3, "infeasible SLO")
+    assert row["reason"].startswith("a request finds no room beside the weights with probability")
+
+
 def test_a_benchmark_of_so_many_users_is_judged():
     argv = ("--sku", "h100", "--concurrency", "32", "--gpus", "1", *CHAT)
     found = planned(*argv)

@@ -137,8 +137,11 @@ def _missing(row: dict[str, Any], demand: Demand) -> str:
 
 
 def _missed(option: Option, demand: Demand) -> str:
-    """Which target a request alone misses."""
+    """Which target a request alone misses, or that it finds no room."""
     alone = steady(option, demand, max(1, int(np.ceil(1000 * demand.load / option.highest.max()))))
+    full = float(np.mean(np.isinf(alone.tpot(demand.level))))
+    if full > 1 - demand.confidence:
+        return f"a request finds no room beside the weights with probability {full:.2f}; raise --tp"
     parts = []
     for name, target in (("ttft", demand.ttft), ("tpot", demand.tpot)):
         time = getattr(alone, name)(demand.level)
