@@ -211,12 +211,11 @@ class Frame:
             sigma_run = pt.exp(self.pooled("log_sigma_run", (np.log(0.03), 0.4), sku=0.3))[at]
         else:
             sigma_run = pt.exp(self.pooled("log_sigma_run", (np.log(run), 0.2))) + 0.0 * at
-        steady = self.law.steady(self.held)
         sigma_cell = cell_scale(
             share[at],
             fixed + 0.0 * at if absolute is None else fixed[at],
             time.mean(axis=1),
-            steady if steady is None or steady.ndim == 1 else steady.mean(axis=1),
+            self.law.steady(self.held),
         )
         pm.CustomDist(
             "log_time",

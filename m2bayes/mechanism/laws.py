@@ -39,8 +39,9 @@ class Law:
     gain : callable
         ``(terms, factors) ->`` log factor by which L2 shortens the kernel [1].
     steady : callable
-        ``(terms) ->`` time [s] that a datasheet's number alone decides, of which a kernel is off by
-        less than of the rest, see `m2bayes.discrepancy.cell_scale`; None for none.
+        ``(terms) ->`` time [s] that a datasheet's number alone decides, whatever the build, of
+        which a kernel is off by less than of the rest, see `m2bayes.discrepancy.cell_scale`; None
+        for none.
     largest : int
         No size is larger [1].
     smallest : mapping of int
