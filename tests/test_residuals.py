@@ -7,9 +7,15 @@ import pytest
 from scipy.stats import norm, t
 
 from m2bayes.discrepancy import BLOCK, NEAREST, OUTLIER, SHARED, Residuals, moments, unit_fields
+from m2bayes.factors import with_skus
+from m2bayes.kernels import unit_sheets
+from m2bayes.measurements import checked
 from m2bayes.mechanism.laws import LAWS
 from m2bayes.random_fields import ROUGH, ROUGH_LENGTH, TAIL
-from m2bayes.residuals import COVERED, WIDER, inflation
+from m2bayes.residuals import COVERED, WIDER, inflation, known
+from m2bayes.updating.carried import _mean_log_time
+from m2bayes.updating.likelihood import misfit
+from m2bayes.updating.rows import context, runs
 
 LENGTHS = LAWS["gemm_time"].lengths
 EXACT = {"rtol": 1e-9, "atol": 1e-12}  # of systems of equations, solved in two ways
@@ -336,3 +342,67 @@ def test_what_the_factors_leave_open_is_no_error_of_the_field(rng):
     alone = inflation(known, "A", lengths=LENGTHS)
     assert inflation(known, "A", lengths=LENGTHS, spread=0.5) < alone
     assert inflation(known, "A", lengths=LENGTHS, spread=1e3) == pytest.approx(WIDER[0])
+
+
+# --- one scale, wherever a residual is made or turned back into a time -----------------------
+
+UNIT = "H100-80GB-SXM/vllm/gqa"  # memory decides its largest cells, launches its smallest
+
+
+@pytest.fixture(scope="module")
+def told(database):
+    """A decode kernel's stored residuals, factors at the mean, and rows measured."""
+    law, draws = (
+        LAWS["decode_time"],
+        database.draws(database.assembly("step_bf16").parts["attention_decode"]),
+    )
+    sku, backend, _ = UNIT.split("/")
+    sheet = unit_sheets(law, database.datasheets([sku]), [UNIT])
+    rows = checked(database.table("attention_decode_bf16"), origin="rows", law=law)
+    rows = rows[(rows["sku"] == sku) & (rows["backend"] == backend)]
+    rows = rows[rows["heads"] != rows["kv_heads"]]
+    mean = draws.mean(("chain", "draw")).expand_dims(chain=1, draw=1).assign_attrs(draws.attrs)
+    factors = with_skus(mean, sheet, seed=0).isel(chain=0, draw=0, drop=True)
+    at = {str(k): v.values.reshape(1, 1) for k, v in factors.data_vars.items()}
+    for kind in ("cell", "time", "run"):
+        name = f"log_sigma_{kind}"
+        held = mean[name].sel(sku=UNIT) if name in mean else mean[f"{name}_mean"]
+        at[f"sigma_{kind}"] = np.exp(held.values.reshape(1, 1))
+    family = str(sheet["architecture"].item())
+    whole = known(draws, family, UNIT)
+    own = whole.sku == UNIT
+    parts = {k: getattr(whole, k)[own] for k in ("shapes", "sku", "unit", "noise")}
+    return law, draws, sheet, rows, at, replace(whole, **parts)
+
+
+def units_by_shape(residuals):
+    return {
+        tuple(row[:4]): unit for row, unit in zip(residuals.shapes, residuals.unit, strict=True)
+    }
+
+
+def test_rows_that_were_fitted_have_the_residuals_that_are_stored(told):
+    law, _, sheet, rows, at, stored = told
+    held = runs(law, rows, sheet, [])
+    shapes = rows.sort_values([*law.sizes])[[*law.sizes]].drop_duplicates().to_numpy()
+    found = misfit(held, at, None).unit[0]
+    expected = [units_by_shape(stored)[tuple(row)] for row in shapes.astype(float)]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-3)
+    unspared = misfit(replace(held, law=replace(law, steady=lambda terms: None)), at, None).unit[0]
+    assert np.abs(unspared - expected).max() > 0.1  # a scale that spares nothing is found out
+
+
+def test_a_stored_residual_turns_back_into_the_time_that_was_measured(told):
+    law, draws, sheet, rows, at, stored = told
+    near = rows[[*law.sizes]].to_numpy(dtype=float)
+    gain = np.zeros((len(near), 1))
+    silent, shapes, _ = context(law, stored, sheet, np.hstack([near, gain]), at, labels={})
+    measured = rows.groupby([*law.sizes])["op_time"].median()
+    both = [i for i, row in enumerate(shapes[:, :4]) if tuple(row.astype(int)) in measured.index]
+    times = np.log([measured[tuple(shapes[i, :4].astype(int))] for i in both])
+    assert len(both) == len(measured)
+    np.testing.assert_allclose(silent.log_time[both], times, rtol=0, atol=2e-4)
+    sizes = shapes[both, :4]
+    log_time, scale = _mean_log_time(draws, sheet, sizes)
+    unit = [units_by_shape(stored)[tuple(row)] for row in sizes]
+    np.testing.assert_allclose(log_time + np.array(unit) * scale, times, rtol=0, atol=2e-4)
